@@ -1,0 +1,46 @@
+# Everything runs in .venv, which the first command makes. Python >= 3.11 and make are enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# uv does not read pip's settings; without this it would not see local wheels that pip is told of.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+
+.PHONY: help demo test lint format clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.installed ## Train SAN and NG-SAN on built-in scenes and compare their captions
+	$(BIN)/ngsan demo
+
+test: $(VENV)/.installed-test ## Run the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-lint ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-lint ## Put the code into the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and all caches
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.uv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ngsan needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt uv
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-%: $(VENV)/.installed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group $*
+	touch $@

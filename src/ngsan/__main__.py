@@ -1,0 +1,55 @@
+"""The command line: a table of sub-commands, each imported when it is called."""
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "demo": "train SAN and NG-SAN on built-in scenes and compare their captions",
+    "describe": "print a model's configuration and its parameter counts",
+}
+
+
+def usage() -> str:
+    """The list of sub-commands."""
+    rows = "\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())
+    return (
+        f"usage: ngsan COMMAND ...\n\ncommands:\n{rows}\n\n"
+        "'ngsan COMMAND --help' explains a command."
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a sub-command.
+
+    Args:
+        arguments: The command line without the program's name; None for the process's own.
+
+    Returns:
+        The exit status: 2 for a wrong command line or wrong input.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from ngsan import __version__
+
+        print(f"ngsan {__version__}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        print(f"ngsan: unknown command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    command = import_module(f"ngsan.commands.{arguments[0]}")
+    try:
+        command.main(arguments[1:])
+    except (ValueError, OSError) as error:
+        print(f"ngsan {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The sub-commands: each reads a command line, calls the library and prints."""

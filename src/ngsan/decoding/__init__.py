@@ -1,0 +1,5 @@
+"""Search over captions."""
+
+from ngsan.decoding.greedy import greedy
+
+__all__ = ["greedy"]

@@ -1,0 +1,209 @@
+"""The captioner: an encoder of regions and a decoder of words.
+
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
+from ngsan.nn.layers import DecoderLayer, EncoderLayer
+from ngsan.nn.masks import check_mask, zero_padding
+from ngsan.nn.positions import sinusoidal
+
+
+class RegionEncoder(nn.Module):
+    """Dense layer and ReLU on the features, then layers of self-attention over the regions."""
+
+    def __init__(
+        self,
+        layers: list[EncoderLayer],
+        *,
+        feature_dim: int = 2048,
+        dim: int = 512,
+        dropout: float = 0.1,
+        absolute: AbsoluteGeometry | None = None,
+        signed_geometry: bool = False,
+        final_norm: bool = False,
+    ) -> None:
+        """Takes the layers.
+
+        Args:
+            layers: The L layers; those with a score bias are given the relative geometry.
+            feature_dim: Width of a region's feature vector.
+            dim: D.
+            dropout: Dropout of the embedded features.
+            absolute: Embedding of boxes that is added to the input, or None.
+            signed_geometry: Whether relative geometry is given in its signed form.
+            final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
+        """
+        super().__init__()
+        self.feature_dim = feature_dim
+        self.embed = nn.Linear(feature_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.absolute = absolute
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.relative = any(layer.attention.score_bias is not None for layer in layers)
+        self.signed_geometry = signed_geometry
+
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Encodes; see `Captioner.encode`."""
+        self._check(features, boxes, mask)
+        x = self.embed(zero_padding(features, mask)).relu()  # (B, N, D)
+        geometry = None
+        if boxes is not None and self.absolute is not None:
+            x = x + self.absolute(boxes, mask).to(x.dtype)
+        if boxes is not None and self.relative:
+            geometry = relative_geometry(boxes, mask, signed=self.signed_geometry).to(x.dtype)
+        x = self.dropout(x)
+        for layer in self.layers:
+            x = layer(x, mask=mask, geometry=geometry, record=record)
+        encoded: Tensor = self.norm(x)
+        return encoded
+
+    def _check(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> None:
+        if features.ndim != 3 or features.shape[-1] != self.feature_dim:
+            raise ValueError(
+                f"features must be (images, regions, {self.feature_dim}), not "
+                f"{tuple(features.shape)}"
+            )
+        check_mask(mask, features)
+        if boxes is None:
+            if self.relative or self.absolute is not None:
+                raise ValueError("this model is geometry-aware: it needs the regions' boxes")
+        elif boxes.shape != (*features.shape[:2], 4):
+            raise ValueError(
+                f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
+                f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
+            )
+
+
+class WordDecoder(nn.Module):
+    """Embedded words with sinusoidal positions, decoder layers, and scores over the vocabulary."""
+
+    def __init__(
+        self,
+        layers: list[DecoderLayer],
+        *,
+        vocab_size: int = 9488,
+        dim: int = 512,
+        dropout: float = 0.1,
+        final_norm: bool = False,
+    ) -> None:
+        """Takes the layers.
+
+        Args:
+            layers: The L layers.
+            vocab_size: V.
+            dim: D.
+            dropout: Dropout of the embedded words.
+            final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
+        """
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.output = nn.Linear(dim, vocab_size)
+
+    def forward(
+        self,
+        words: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        *,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Scores the next words; see `Captioner.decode`."""
+        if words.ndim not in (2, 3) or words.shape[0] != memory.shape[0] or not words.shape[-1]:
+            raise ValueError(
+                f"words must be (images, words) or (images, captions, words) of "
+                f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
+            )
+        captions = words if words.ndim == 3 else words.unsqueeze(1)
+        # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
+        x = self.embed(captions) * math.sqrt(self.embed.embedding_dim)  # (B, C, T, D)
+        positions = torch.arange(words.shape[-1], device=words.device, dtype=x.dtype)
+        x = self.dropout(x + sinusoidal(positions, x.shape[-1]))
+        for layer in self.layers:
+            x = layer(x, memory, mask=mask, record=record)
+        logits: Tensor = self.output(self.norm(x))
+        return logits if words.ndim == 3 else logits.squeeze(1)
+
+
+class Captioner(nn.Module):
+    """SAN and its normalised and geometry-aware forms (Section 3.4)."""
+
+    def __init__(self, encoder: RegionEncoder, decoder: WordDecoder) -> None:
+        """Takes the two halves; `build_captioner` makes them."""
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def encode(
+        self,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Encodes the regions of images.
+
+        Args:
+            features: (B, N, feature_dim).
+            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry. Absolute
+                geometry needs them relative to the image, relative geometry takes any unit.
+            mask: (B, N) boolean, True = a real region, or None when all are. Padding may hold
+                anything and changes nothing.
+            record: A list that each layer's attention maps are appended to, or None.
+
+        Returns:
+            (B, N, D)
+        """
+        memory: Tensor = self.encoder(features, boxes, mask, record=record)
+        return memory
+
+    def decode(
+        self,
+        words: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        *,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Scores each next word of captions whose words are given.
+
+        Args:
+            words: (B, T) or, for C captions an image, (B, C, T): word ids, the boundary id first.
+            memory: (B, N, D) from `encode`.
+            mask: (B, N) as given to `encode`.
+            record: A list that the maps of each layer's attention to the regions, (B, H, C T, N),
+                are appended to, or None.
+
+        Returns:
+            (B, T, V) or (B, C, T, V): logits of the word that follows each.
+        """
+        logits: Tensor = self.decoder(words, memory, mask, record=record)
+        return logits
+
+    def forward(
+        self, features: Tensor, boxes: Tensor | None, mask: Tensor | None, words: Tensor
+    ) -> Tensor:
+        """Encodes regions and scores each next word; arguments as in `encode` and `decode`.
+
+        Returns:
+            (B, T, V), or (B, C, T, V) for words (B, C, T).
+        """
+        return self.decode(words, self.encode(features, boxes, mask), mask)

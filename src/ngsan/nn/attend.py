@@ -1,0 +1,153 @@
+"""Attend: scores, bias, mask, softmax, values; projections live in `attention`.
+
+Shapes: `B` images, `H` heads, `T` queries, `S` keys, `K` head width.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Backend = Literal["fused", "explicit"]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What one attention looked at, for plots.
+
+    Attributes:
+        weights: (B, H, T, S) after the softmax; a row sums to one, or to zero where there is
+            nothing to attend to.
+        content: (B, H, T, S) the content scores, QK^T / sqrt(K).
+        bias: (B, H, T, S) the geometric bias of Eq. 11-13, or None without one.
+    """
+
+    weights: Tensor
+    content: Tensor
+    bias: Tensor | None
+
+
+def _visible(
+    mask: Tensor | None, causal: bool, query: Tensor, key: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Joins the mask of real keys and the causal order.
+
+    A query that sees nothing would be 0/0. It is let see everything, and the caller sets its
+    result to zero, which also keeps its gradient finite.
+
+    Returns:
+        visible: Boolean, broadcastable to (B, H, T, S), True = may be attended to; None for all.
+        reaches: Boolean, broadcastable to (B, H, T, 1), False = sees nothing; None for all True.
+    """
+    images, _, keys, _ = key.shape
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (images, keys)):
+        raise ValueError(
+            f"mask must be boolean of shape {(images, keys)} (images, keys), "
+            f"not {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    order = None
+    if causal:
+        if query.shape[2] != keys:
+            raise ValueError(f"causal attention of {query.shape[2]} queries to {keys} keys")
+        order = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()
+    if mask is None:
+        return order, None
+    visible = mask[:, None, None, :]
+    if order is not None:
+        visible = visible & order
+    reaches = visible.any(-1, keepdim=True)
+    return visible | ~reaches, reaches
+
+
+def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | None) -> Tensor:
+    """Eq. 10, minus infinity where not visible: (B, H, T, S)."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    return scores if visible is None else scores.masked_fill(~visible, -math.inf)
+
+
+class Attend(nn.Module):
+    """Scaled dot-product attention with an additive bias, Eq. 10.
+
+    E = QK^T / sqrt(K) + bias; values are averaged by softmax(E) over the visible keys. A query
+    with no visible key gets zeros. Both backends give the same values: `explicit` spells the
+    equation out, `fused` leaves it to `scaled_dot_product_attention`.
+    """
+
+    def __init__(self, *, backend: Backend = "fused", dropout: float = 0.0) -> None:
+        """Chooses the backend.
+
+        Args:
+            backend: "fused" or "explicit".
+            dropout: Probability of dropping an attention weight in training.
+        """
+        super().__init__()
+        if backend not in get_args(Backend):
+            raise ValueError(f"unknown attention backend {backend!r}: one of {get_args(Backend)}")
+        self.backend = backend
+        self.dropout = dropout
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Averages the values by attention.
+
+        Args:
+            query: (B, H, T, K).
+            key: (B, H, S, K).
+            value: (B, H, S, K).
+            bias: Added to the scores, broadcastable to (B, H, T, S).
+            mask: (B, S) boolean, True = a real key, or None.
+            causal: Whether query t sees keys 0 to t only.
+
+        Returns:
+            (B, H, T, K)
+        """
+        visible, reaches = _visible(mask, causal, query, key)
+        dropout = self.dropout if self.training else 0.0
+        if self.backend == "explicit":
+            weights = _scores(query, key, bias, visible).softmax(-1)
+            values = F.dropout(weights, dropout) @ value
+        elif bias is None and mask is None:
+            values = F.scaled_dot_product_attention(
+                query, key, value, dropout_p=dropout, is_causal=causal
+            )
+        else:
+            if bias is None:
+                addend = visible
+            else:
+                addend = bias.to(query.dtype)
+                if visible is not None:
+                    addend = addend.masked_fill(~visible, -math.inf)
+            values = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=addend, dropout_p=dropout
+            )
+        return values if reaches is None else values.masked_fill(~reaches, 0.0)
+
+    def maps(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> AttentionMaps:
+        """The weights and what they are made of; the arguments are those of `forward`."""
+        visible, reaches = _visible(mask, causal, query, key)
+        weights = _scores(query, key, bias, visible).softmax(-1)
+        if reaches is not None:
+            weights = weights.masked_fill(~reaches, 0.0)
+        content = _scores(query, key, None, None)
+        return AttentionMaps(weights, content, None if bias is None else bias.expand_as(content))

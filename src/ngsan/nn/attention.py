@@ -1,0 +1,109 @@
+"""Multi-head attention: projections around `Attend`, with a norm and a bias to be injected.
+
+NSA (Section 3.2) is this attention with `query_norm=InstanceNorm()`, GSA (Section 3.3) with
+`score_bias=GeometryBias("query")`, and both together are the NG-SAN layer's.
+
+Shapes: `B` images, `T` queries, `S` keys, `N` regions, `D` model width, `H` heads, `K` head width.
+"""
+
+from torch import Tensor, nn
+
+from ngsan.nn.attend import Attend, AttentionMaps, Backend
+from ngsan.nn.geometry import GeometryBias
+from ngsan.nn.masks import check_mask
+from ngsan.nn.normalize import Norm
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of H heads, from elements to themselves or to a memory."""
+
+    def __init__(
+        self,
+        dim: int = 512,
+        heads: int = 8,
+        *,
+        query_norm: Norm | None = None,
+        key_norm: Norm | None = None,
+        score_bias: GeometryBias | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+        backend: Backend = "fused",
+    ) -> None:
+        """Puts the parts together.
+
+        Args:
+            dim: D.
+            heads: H, a divisor of D.
+            query_norm: Applied to the projected queries (NSA).
+            key_norm: Applied to the projected keys (an ablation, Table 2).
+            score_bias: Geometric bias of the scores (GSA).
+            causal: Whether element t sees elements 0 to t only, as in a decoder.
+            dropout: Dropout of the attention weights.
+            backend: See `Attend`.
+        """
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"a model width of {dim} does not divide into {heads} heads")
+        if causal and any(norm is not None and norm.needs_all_elements for norm in (query_norm, key_norm)):
+            raise ValueError(
+                "a norm over the elements cannot be used in an autoregressive decoder: its "
+                "statistics take in the words that are still to be written, so training would "
+                "see the future and generation would not. Use it in the encoder, or layer norm"
+            )
+        self.heads = heads
+        self.causal = causal
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim)
+        self.query_norm = query_norm
+        self.key_norm = key_norm
+        self.score_bias = score_bias
+        self.attend = Attend(backend=backend, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        geometry: Tensor | None = None,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Attends from `x` to the memory, or to itself.
+
+        Args:
+            x: (B, T, D) where the queries come from.
+            memory: (B, S, D) where keys and values come from; None for self-attention.
+            mask: (B, S) boolean, True = a real key, or None.
+            geometry: (B, N, N, F) of `relative_geometry`, for the score bias.
+            record: A list that the attention's maps are appended to, or None.
+
+        Returns:
+            (B, T, D)
+        """
+        source = x if memory is None else memory
+        check_mask(mask, source)
+        query, key, value = self.query(x), self.key(source), self.value(source)
+        if self.query_norm is not None:
+            query = self.query_norm(query, mask if memory is None else None)
+        if self.key_norm is not None:
+            key = self.key_norm(key, mask)
+        query, key, value = (self._split(part) for part in (query, key, value))
+        bias = self._bias(x, geometry)
+        values = self.attend(query, key, value, bias=bias, mask=mask, causal=self.causal)
+        if record is not None:
+            record.append(self.attend.maps(query, key, bias=bias, mask=mask, causal=self.causal))
+        joined: Tensor = self.output(values.transpose(1, 2).flatten(2))
+        return joined
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
+
+    def _bias(self, x: Tensor, geometry: Tensor | None) -> Tensor | None:
+        if self.score_bias is None:
+            return None
+        if geometry is None:
+            raise ValueError("attention with a geometric bias needs the geometry of the regions")
+        bias: Tensor = self.score_bias(geometry, x)
+        return bias

@@ -1,0 +1,19 @@
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def make_boxes():
+    """Random boxes (B, N, 4) in float64, relative to the image."""
+
+    def make(images, regions):
+        centre = torch.rand(images, regions, 2, dtype=torch.float64)
+        size = 0.05 + 0.5 * torch.rand(images, regions, 2, dtype=torch.float64)
+        return torch.cat((centre, size), dim=-1)
+
+    return make
