@@ -33,7 +33,7 @@ class CaptionerConfig:
     """The shape of an image captioner. The defaults are the paper's NG-SAN."""
 
     vocab_size: int = 9488
-    """V, the words and the one boundary id that begins, ends and pads a caption (COCO: 9487 + 1)."""
+    """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1."""
 
     feature_dim: int = 2048
     """Width of a region's feature vector."""
@@ -117,6 +117,11 @@ class CaptionerConfig:
         check_choice("model", model, tuple(MODELS))
         return from_dict(cls, {**MODELS[model], **overrides})
 
+    def as_model(self, model: str) -> "CaptionerConfig":
+        """This configuration with the norm and geometry of a named model."""
+        check_choice("model", model, tuple(MODELS))
+        return from_dict(CaptionerConfig, {**dataclasses.asdict(self), **MODELS[model]})
+
 
 @dataclass(frozen=True)
 class SceneConfig:
@@ -156,7 +161,7 @@ class TrainingConfig:
     batch_size: int = 32
     """Scenes in a step, each with its five captions."""
 
-    learning_rate: float = 5e-3
+    learning_rate: float = 3e-3
     """Highest learning rate; it rises over the first tenth of the steps and then falls to zero
     along a cosine."""
 
@@ -216,9 +221,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         close = difflib.get_close_matches(str(value), [str(choice) for choice in choices], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"{name}: {value!r} is not one of {', '.join(map(str, choices))}{hint}"
-        )
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(map(str, choices))}{hint}")
 
 
 def check_range(
@@ -278,7 +281,7 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(names)}"
             raise ValueError(f"unknown key {path!r}; {hint}")
         if dataclasses.is_dataclass(hints[key]):
-            value = from_dict(hints[key], value, path)  # type: ignore[arg-type]
+            value = from_dict(hints[key], value, path)
         arguments[key] = value
     try:
         return cls(**arguments)
@@ -318,7 +321,7 @@ def explain(cls: type) -> dict[str, str]:
     assert isinstance(body, ast.ClassDef)
     texts = {}
     for statement, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                texts[statement.target.id] = " ".join(str(after.value.value).split())
+        match statement, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                texts[name] = " ".join(str(text).split())
     return texts

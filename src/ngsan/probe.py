@@ -1,9 +1,10 @@
 """Asks a captioner which relation holds, and finds out whether geometry has reached it.
 
 A question takes a true claim of a scene and lets the model choose between the words of its family:
-which of "the red ball is left of the blue box", "... right of ...", "... above ...", "... below ..."
-does it find most probable? Accuracy is the mean over the words that are true, so a model that
-cannot tell gets one over the number of words, whatever it prefers to say.
+does it find "the red ball is left of the blue box" most probable, or right of, above, below?
+Accuracy is the mean over the words that are true, so a model that cannot tell gets one over the
+number of words, whatever it prefers to say. `blur` maps the words
+that differ in direction alone to one, so that what Eq. 8 can see is told from what it cannot.
 
 Shapes: `S` scenes, `N` regions, `C` captions, `T` words.
 """
@@ -21,10 +22,22 @@ from ngsan.data.synthetic.wording import TEMPLATES, Claim, true_claims
 from ngsan.models.captioner import Captioner
 from ngsan.text.vocabulary import Vocabulary
 
+_BLURRED = {
+    "left of": "horizontal",
+    "right of": "horizontal",
+    "above": "vertical",
+    "below": "vertical",
+    "over": "over/under",
+    "under": "over/under",
+}
+
 
 @torch.inference_mode()
 def caption_log_probabilities(
-    captioner: Captioner, batch: SceneBatch, captions: Sequence[Sequence[str]], vocabulary: Vocabulary
+    captioner: Captioner,
+    batch: SceneBatch,
+    captions: Sequence[Sequence[str]],
+    vocabulary: Vocabulary,
 ) -> Tensor:
     """Log-probability of captions, equally many for each scene.
 
@@ -34,11 +47,16 @@ def caption_log_probabilities(
     words, targets, target_mask = captions_to_tensors(captions, vocabulary)
     logits = captioner(batch.features, batch.boxes, batch.mask, words)
     chosen = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (S, C, T)
-    return chosen.masked_fill(~target_mask, 0.0).sum(-1)
+    totals: Tensor = chosen.masked_fill(~target_mask, 0.0).sum(-1)
+    return totals
 
 
 def choose_relations(
-    captioner: Captioner, scenes: Sequence[Scene], batch: SceneBatch, vocabulary: Vocabulary, family: str
+    captioner: Captioner,
+    scenes: Sequence[Scene],
+    batch: SceneBatch,
+    vocabulary: Vocabulary,
+    family: str,
 ) -> list[tuple[str, str]]:
     """Asks one question about each scene in which a word of the family is true.
 
@@ -75,3 +93,8 @@ def balanced_accuracy(answers: Sequence[tuple[str, str]]) -> float:
     for truth, answer in answers:
         right[truth].append(truth == answer)
     return sum(sum(group) / len(group) for group in right.values()) / len(right)
+
+
+def blur(answers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same answers with direction left out: left or right is horizontal, and so on."""
+    return [(_BLURRED.get(truth, truth), _BLURRED.get(said, said)) for truth, said in answers]

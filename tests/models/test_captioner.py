@@ -120,7 +120,7 @@ def test_padding_may_hold_anything(make_boxes, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_encoder_is_equivariant(make_boxes, variant):
     model = build(variant)
-    features, boxes, mask, words = inputs(make_boxes)
+    features, boxes, mask, _ = inputs(make_boxes)
     order = torch.randperm(5)
     torch.testing.assert_close(
         model.encode(features[:, order], boxes[:, order], mask[:, order]),
@@ -207,8 +207,11 @@ def test_maps_of_every_layer_can_be_asked_for(make_boxes):
 @pytest.mark.parametrize(
     ("name", "layers", "millions"),
     [
-        *[(name, *row) for name in ("san", "n-san") for row in
-          ((1, 18.1), (2, 25.5), (4, 40.2), (6, 54.9))],
+        *[
+            (name, *row)
+            for name in ("san", "n-san")
+            for row in ((1, 18.1), (2, 25.5), (4, 40.2), (6, 54.9))
+        ],
     ],
 )
 def test_parameter_counts_are_the_paper_s(name, layers, millions):

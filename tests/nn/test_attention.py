@@ -1,4 +1,3 @@
-
 import numpy as np
 import pytest
 import torch
@@ -100,7 +99,10 @@ def test_attention_equals_torch_multihead_attention():
     for layer, weight in zip((ours.query, ours.key, ours.value), weights, strict=True):
         layer.weight.data, layer.bias.data = weight.data, torch.zeros(12, dtype=torch.float64)
     ours.output.load_state_dict(theirs.out_proj.state_dict())
-    x, memory = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 6, 12, dtype=torch.float64)
+    x, memory = (
+        torch.randn(2, 4, 12, dtype=torch.float64),
+        torch.randn(2, 6, 12, dtype=torch.float64),
+    )
     mask = torch.arange(6) < torch.tensor([[6], [3]])
     expected, _ = theirs(x, memory, memory, key_padding_mask=~mask)
     torch.testing.assert_close(ours(x, memory, mask=mask), expected)

@@ -106,7 +106,9 @@ def test_integer_boxes_and_wrong_masks_are_errors():
         relative_geometry(torch.ones(1, 2, 4), torch.ones(1, 2))
 
 
-SUMS = ["+".join(terms) for count in (1, 2, 4) for terms in itertools.combinations(BIAS_TERMS, count)]
+SUMS = [
+    "+".join(terms) for count in (1, 2, 4) for terms in itertools.combinations(BIAS_TERMS, count)
+]
 
 
 @pytest.mark.parametrize("kind", SUMS)
@@ -155,7 +157,9 @@ def test_unknown_bias_is_an_error(kind, message):
 
 def test_bias_refuses_geometry_of_the_other_form(make_boxes):
     with pytest.raises(ValueError, match="reads 6 geometry features"):
-        GeometryBias(signed=True)(relative_geometry(make_boxes(1, 2).float()), torch.zeros(1, 2, 512))
+        GeometryBias(signed=True)(
+            relative_geometry(make_boxes(1, 2).float()), torch.zeros(1, 2, 512)
+        )
 
 
 def test_absolute_geometry(make_boxes):

@@ -1,6 +1,5 @@
 """`ngsan demo`: trains models on the built-in scenes and shows what each of them can tell."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,17 +8,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ngsan.commands.command_line import run
-from ngsan.config import MODELS, CaptionerConfig, SceneConfig, SceneRunConfig, TrainingConfig, check_choice
+from ngsan.config import (
+    MODELS,
+    CaptionerConfig,
+    SceneConfig,
+    SceneRunConfig,
+    TrainingConfig,
+    check_choice,
+)
 from ngsan.data.synthetic import (
     FAMILIES,
     FEATURE_DIM,
     Scene,
     SceneBatch,
     read_claim,
+    relation,
     sample_scenes,
     scene_vocabulary,
     scenes_to_batch,
-    true_claims,
 )
 from ngsan.models import Captioner, build_captioner
 from ngsan.predict import caption_regions
@@ -44,7 +50,7 @@ def demo(
     model: CaptionerConfig = _DEFAULT.model,
     scenes: SceneConfig = _DEFAULT.scenes,
     training: TrainingConfig = _DEFAULT.training,
-    show: int = 8,
+    show: int = 6,
 ) -> None:
     """Trains models on the built-in scenes and compares what they say of unseen ones.
 
@@ -69,14 +75,14 @@ def demo(
     captioners = {}
     for name in compare:
         torch.manual_seed(training.seed)
-        captioners[name] = build_captioner(dataclasses.replace(model, **MODELS[name]))
+        captioners[name] = build_captioner(model.as_model(name))
         _train(console, name, captioners[name], learned, training)
     captions = {name: _captions(captioner, test) for name, captioner in captioners.items()}
     console.print(_examples(test, captions, show))
     console.print(_scores(test, captioners, captions))
     console.print(
         "Appearance names the objects; only geometry tells how they stand to each other. Eq. 8 of "
-        "the paper is blind to direction: it knows the axis, not the side, hence about 50 of 100. "
+        "the paper is blind to direction: it knows the axis, not the side, hence about 50. "
         "Try: ngsan demo --model.signed_geometry true --training.epochs 8",
         style="dim",
     )
@@ -105,9 +111,7 @@ def _train(
     with Progress(*columns, console=console) as progress:
         steps = steps_of(len(data), config)
         task = progress.add_task("", total=steps, name=f"{name.upper():6}", loss=float("nan"))
-        train(
-            captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss)
-        )
+        train(captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss))
 
 
 def _captions(captioner: Captioner, test: _Test) -> list[str]:
@@ -117,23 +121,30 @@ def _captions(captioner: Captioner, test: _Test) -> list[str]:
 
 def _examples(test: _Test, captions: dict[str, list[str]], show: int) -> Table:
     table = Table(title="Captions of unseen scenes", show_lines=True)
-    table.add_column("what is true", max_width=34)
-    for name in captions:
-        table.add_column(name.upper())
+    for title in ("what is true", *(name.upper() for name in captions)):
+        table.add_column(title, ratio=1)
     for index, scene in enumerate(test.scenes[:show]):
-        truth = [f"{claims[0].a} {claims[0].relation} {claims[0].b}" for claims in true_claims(scene).values() if claims]
-        row = []
+        row = [_truth(scene)]
         for said in captions.values():
             claim = read_claim(said[index])
             right = claim is not None and claim.holds_in(scene)
-            row.append(f"[green]✓[/green] {said[index]}" if right else f"[red]✗[/red] {said[index]}")
-        table.add_row("\n".join(truth), *row)
+            row.append(f"{'[green]✓' if right else '[red]✗'}[/] {said[index]}")
+        table.add_row(*row)
     return table
 
 
-def _scores(
-    test: _Test, captioners: dict[str, Captioner], captions: dict[str, list[str]]
-) -> Table:
+def _truth(scene: Scene) -> str:
+    """All that is true of a scene's first pair of objects."""
+    first, second = scene.things[:2]
+    for a, b in ((first, second), (second, first)):
+        words = [relation(a.box, b.box, family) for family in FAMILIES]
+        told = ", ".join(word for word in words if word)
+        if told:
+            return f"the {a.name} is {told} the {b.name}"
+    return ""
+
+
+def _scores(test: _Test, captioners: dict[str, Captioner], captions: dict[str, list[str]]) -> Table:
     table = Table(title=f"Scores on {len(test.scenes)} unseen scenes, of 100", title_justify="left")
     table.add_column("")
     for name in captioners:
@@ -141,17 +152,23 @@ def _scores(
     table.add_column("by chance", justify="right")
     claims = {name: [read_claim(caption) for caption in said] for name, said in captions.items()}
     pairs = {name: list(zip(said, test.scenes, strict=True)) for name, said in claims.items()}
-    named = [_percent([c is not None and c.names_of(s) for c, s in rows]) for rows in pairs.values()]
+    named = [
+        _percent([c is not None and c.names_of(s) for c, s in rows]) for rows in pairs.values()
+    ]
     held = [_percent([c is not None and c.holds_in(s) for c, s in rows]) for rows in pairs.values()]
     table.add_row("caption names objects that are there", *named, "")
     table.add_row("caption is true", *held, "")
     for family, words in FAMILIES.items():
         row = [
-            f"{100 * balanced_accuracy(choose_relations(captioner, test.scenes, test.batch, test.vocabulary, family)):.0f}"
+            f"{100 * balanced_accuracy(_answers(captioner, test, family)):.0f}"
             for captioner in captioners.values()
         ]
         table.add_row(f"chooses among {', '.join(words)}", *row, f"{100 / len(words):.0f}")
     return table
+
+
+def _answers(captioner: Captioner, test: _Test, family: str) -> list[tuple[str, str]]:
+    return choose_relations(captioner, test.scenes, test.batch, test.vocabulary, family)
 
 
 def _percent(rights: list[bool]) -> str:

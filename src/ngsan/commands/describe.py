@@ -1,7 +1,5 @@
 """`ngsan describe`: what a configuration builds."""
 
-import dataclasses
-
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +23,9 @@ def describe(model: CaptionerConfig = CaptionerConfig(), yaml: bool = False) -> 
     """
     console = Console()
     if yaml:
-        console.print(to_yaml(ModelConfig(model)), end="", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            to_yaml(ModelConfig(model)), end="", highlight=False, markup=False, soft_wrap=True
+        )
         return
     console.print(_parts(model))
     console.print(_models(model))
@@ -63,11 +63,13 @@ def _parts(config: CaptionerConfig) -> Table:
 def _models(config: CaptionerConfig) -> Table:
     from ngsan.models import build_captioner
 
-    table = Table("model", "norm", "geometry", title=f"The paper's models with {config.layers} layers")
+    table = Table(
+        "model", "norm", "geometry", title=f"The paper's models with {config.layers} layers"
+    )
     table.add_column("millions of parameters", justify="right")
     table.add_column("paper", justify="right")
     for name, keys in MODELS.items():
-        captioner = build_captioner(dataclasses.replace(config, **keys))
+        captioner = build_captioner(config.as_model(name))
         millions = sum(p.numel() for p in captioner.parameters()) / 1e6
         paper = PAPER_MILLIONS.get(name, {}).get(config.layers)
         table.add_row(

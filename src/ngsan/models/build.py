@@ -115,7 +115,7 @@ def _initialize(captioner: Captioner) -> None:
     """Glorot-uniform matrices, zero shifts, word vectors of unit length in expectation.
 
     Note: Q' and K' of a geometric bias begin as random constants, so the bias begins independent
-        of content. The scenes' relations are then learned in about half as many steps.
+        of content. The relations of the built-in scenes are then learned sooner.
     """
     for module in captioner.modules():
         if isinstance(module, nn.Linear):

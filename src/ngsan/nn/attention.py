@@ -44,7 +44,9 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if dim % heads:
             raise ValueError(f"a model width of {dim} does not divide into {heads} heads")
-        if causal and any(norm is not None and norm.needs_all_elements for norm in (query_norm, key_norm)):
+        if causal and any(
+            norm is not None and norm.needs_all_elements for norm in (query_norm, key_norm)
+        ):
             raise ValueError(
                 "a norm over the elements cannot be used in an autoregressive decoder: its "
                 "statistics take in the words that are still to be written, so training would "
@@ -98,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         return joined
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, K)
+        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)  # (B, H, T, K)
 
     def _bias(self, x: Tensor, geometry: Tensor | None) -> Tensor | None:
         if self.score_bias is None:

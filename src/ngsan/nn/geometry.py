@@ -56,12 +56,14 @@ def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
     check_mask(mask, boxes)
     if boxes.device.type == "cpu" and not torch.compiler.is_compiling():
         check_boxes(boxes, mask)
-    return boxes if mask is None else torch.where(mask.unsqueeze(-1), boxes, boxes.new_tensor(_UNIT_BOX))
+    return (
+        boxes
+        if mask is None
+        else torch.where(mask.unsqueeze(-1), boxes, boxes.new_tensor(_UNIT_BOX))
+    )
 
 
-def relative_geometry(
-    boxes: Tensor, mask: Tensor | None = None, *, signed: bool = False
-) -> Tensor:
+def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool = False) -> Tensor:
     """Relative geometry of every pair of regions (Eq. 8).
 
     f_ij = (log(|xi - xj| / wi), log(|yi - yj| / hi), log(wi / wj), log(hi / hj)). It is the same

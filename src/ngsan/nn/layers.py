@@ -39,9 +39,10 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(..., D) to (..., D)."""
         if self.place == "pre":
-            return x + self.dropout(sublayer(self.norm(x)))
-        normalized: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normalized
+            result: Tensor = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            result = self.norm(x + self.dropout(sublayer(x)))
+        return result
 
 
 class EncoderLayer(nn.Module):

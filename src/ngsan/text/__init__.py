@@ -1,0 +1,1 @@
+"""Words: tokenisation and vocabulary."""

@@ -44,7 +44,8 @@ def train(
     steps, step = steps_of(len(data), config), 0
     captioner.train()
     for _ in range(config.epochs):
-        for index in torch.randperm(len(data), generator=order).split(config.batch_size):
+        shuffled = torch.randperm(len(data), generator=order)
+        for index in torch.split(shuffled, config.batch_size):
             batch = data[index]
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, steps, config)
@@ -56,7 +57,7 @@ def train(
                 label_smoothing=config.label_smoothing,
             )
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.clip)
             optimizer.step()
             on_step(loss.item())

@@ -55,8 +55,7 @@ def family_of(word: str) -> str:
 def contains(outer: Box, inner: Box) -> bool:
     """Whether one box lies wholly inside another."""
     return all(
-        abs(outer[axis] - inner[axis]) <= (outer[axis + 2] - inner[axis + 2]) / 2
-        for axis in (0, 1)
+        abs(outer[axis] - inner[axis]) <= (outer[axis + 2] - inner[axis + 2]) / 2 for axis in (0, 1)
     )
 
 

@@ -92,7 +92,9 @@ def _place(rng: random.Random, count: int) -> list[Box]:
         if len(boxes) == count:
             return boxes
         box = _near(rng, rng.choice(boxes), rng.choice(_PLACINGS))
-        if _on_canvas(box) and all(_apart(box, b) or contains(b, box) or contains(box, b) for b in boxes):
+        if _on_canvas(box) and all(
+            _apart(box, b) or contains(b, box) or contains(box, b) for b in boxes
+        ):
             boxes.append(box)
     return boxes if len(boxes) == count else []
 

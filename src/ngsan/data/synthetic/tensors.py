@@ -102,7 +102,9 @@ def captions_to_tensors(
     return padded[..., :-1], padded[..., 1:], mask
 
 
-def scenes_to_batch(scenes: Sequence[Scene], vocabulary: Vocabulary, *, seed: int = 0) -> SceneBatch:
+def scenes_to_batch(
+    scenes: Sequence[Scene], vocabulary: Vocabulary, *, seed: int = 0
+) -> SceneBatch:
     """Scenes as tensors, padded to the most objects, with five captions each.
 
     Args:

@@ -1,0 +1,61 @@
+"""Imports point one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "ngsan"
+
+ALLOWED = {
+    "__init__": {"config", "models"},
+    "__main__": {"", "commands"},
+    "config": set(),
+    "text": set(),
+    "nn": set(),
+    "decoding": set(),
+    "models": {"nn", "config"},
+    "data": {"text"},
+    "train": {"models", "nn", "decoding", "data", "config", "text"},
+    "predict": {"models", "decoding", "text"},
+    "probe": {"models", "data", "text"},
+    "commands": {"", "config", "data", "models", "predict", "probe", "text", "train"},
+}
+"""What each part of the package may import of the others; "" is `ngsan` itself."""
+
+
+def part_of(name):
+    return name.split(".")[1] if "." in name else ""
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])
+def test_imports_point_one_way(path):
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert part in ALLOWED, f"{part} is not on the map of tests/test_architecture.py"
+    ours = {part_of(name) for name in imports_of(path) if name.split(".")[0] == "ngsan"}
+    assert ours - {part} <= ALLOWED[part]
+
+
+@pytest.mark.parametrize("name", ["config.py", "text"])
+def test_config_and_text_need_no_torch(name):
+    root = SOURCE / name
+    for path in [root] if root.is_file() else root.rglob("*.py"):
+        assert not any(module.split(".")[0] == "torch" for module in imports_of(path))
+
+
+def test_there_is_no_junk_drawer():
+    assert not [
+        path for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")
+    ]

@@ -1,0 +1,99 @@
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from ngsan.__main__ import COMMANDS, main
+
+QUICK = ["--scenes.train", "40", "--scenes.test", "20", "--training.epochs", "1"]
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([name, "--help"])
+    assert stopped.value.code == 0
+    assert f"usage: ngsan {name}" in capsys.readouterr().out
+
+
+def test_no_command_and_an_unknown_one_are_errors(capsys):
+    assert main([]) == 2
+    assert main(["captoin"]) == 2
+    assert "unknown command 'captoin'" in capsys.readouterr().err
+
+
+def test_demo_trains_and_compares(capsys):
+    assert main(["demo", *QUICK]) == 0
+    out = capsys.readouterr().out
+    for part in ("training SAN", "training NG-SAN", "what is true", "chooses among", "by chance"):
+        assert part in out
+
+
+def test_describe_counts_parameters(capsys):
+    assert main(["describe", "--config", "configs/image/n_san.yaml", "--model.layers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "18,130,704" in out
+    assert "18.1" in out
+
+
+def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
+    assert main(["describe", "--yaml", "true", "--model.layers", "6"]) == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text)["model"]["layers"] == 6
+    (tmp_path / "model.yaml").write_text(text)
+    assert main(["describe", "--yaml", "true", "--config", str(tmp_path / "model.yaml")]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe", "--model.layers", "0"], "layers: 0 must be at least 1"),
+        (["describe", "--model.geometry", "kye"], "geometry: 'kye'"),
+        (["describe", "--model.decoder_norm", "instance"], "autoregressive decoder"),
+        (["demo", "--compare", "[sam]"], "'sam' is not one of"),
+        (["demo", "--model.vocab_size", "9"], "model.vocab_size: 9, but the scenes have 35"),
+    ],
+)
+def test_wrong_values_are_errors_that_name_them(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe", "--model.layer", "2"], "--model.layer"),
+        (["describe", "--model.layers", "two"], "model.layers"),
+        (["describe", "--model.norm", "groop"], "model.norm"),
+    ],
+)
+def test_wrong_options_are_errors_that_name_them(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_key_that_no_config_has_is_an_error(tmp_path, capsys):
+    (tmp_path / "model.yaml").write_text("model:\n  layerz: 2\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["describe", "--config", str(tmp_path / "model.yaml")])
+    assert stopped.value.code == 2
+    assert "layerz" in capsys.readouterr().err
+
+
+def test_the_module_runs_and_importing_it_needs_no_torch():
+    version = subprocess.run(
+        [sys.executable, "-m", "ngsan", "--version"], capture_output=True, text=True, check=True
+    )
+    assert version.stdout.startswith("ngsan ")
+    quick = "import sys, ngsan, ngsan.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0

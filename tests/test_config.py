@@ -1,0 +1,112 @@
+import dataclasses
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import yaml
+
+from ngsan.config import (
+    GEOMETRY_TERMS,
+    MODELS,
+    CaptionerConfig,
+    ModelConfig,
+    SceneConfig,
+    SceneRunConfig,
+    TrainingConfig,
+    explain,
+    from_dict,
+    read_yaml,
+    to_yaml,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("cls", [CaptionerConfig, SceneConfig, TrainingConfig, SceneRunConfig])
+def test_every_key_is_explained(cls):
+    assert set(explain(cls)) == {item.name for item in dataclasses.fields(cls)}
+    assert all(len(text) > 5 for text in explain(cls).values())
+
+
+def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
+    config = SceneRunConfig(model=CaptionerConfig(layers=2, geometry="query+key"))
+    text = to_yaml(config)
+    (tmp_path / "run.yaml").write_text(text)
+    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml") == config
+    lines = text.splitlines()
+    keys = [i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
+    assert all(lines[i - 1].lstrip().startswith("#") for i in keys)
+    assert yaml.safe_load(text)["model"]["geometry"] == "query+key"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_shipped_image_configs_are_the_paper_s(model):
+    path = ROOT / "configs" / "image" / f"{model.replace('-', '_')}.yaml"
+    assert read_yaml(ModelConfig, path).model == CaptionerConfig.for_model(model)
+    assert path.read_text().endswith(to_yaml(ModelConfig(CaptionerConfig.for_model(model))))
+
+
+def test_shipped_toy_config_is_the_demo_s():
+    assert read_yaml(SceneRunConfig, ROOT / "configs" / "toy" / "scenes.yaml") == SceneRunConfig()
+
+
+def test_the_paper_s_defaults():
+    config = CaptionerConfig()
+    assert (config.dim, config.heads, config.hidden_dim, config.layers) == (512, 8, 2048, 4)
+    assert (config.dropout, config.norm, config.norm_of, config.geometry) == (
+        0.1,
+        "instance",
+        "query",
+        "query",
+    )
+
+
+def test_names_agree_with_those_of_nn():
+    from ngsan.nn.attend import Backend
+    from ngsan.nn.geometry import BIAS_TERMS
+    from ngsan.nn.layers import NormPlace
+    from ngsan.nn.normalize import NormName
+
+    hints = get_type_hints(CaptionerConfig)
+    assert get_args(hints["norm"]) == get_args(NormName) == get_args(hints["decoder_norm"])
+    assert get_args(hints["backend"]) == get_args(Backend)
+    assert get_args(hints["norm_place"]) == get_args(NormPlace)
+    assert set(GEOMETRY_TERMS) == {"absolute", *BIAS_TERMS}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {layerz: 2}", r"run\.yaml.*unknown key 'model\.layerz'; did you mean 'layers'"),
+        ("modell: {}", "unknown key 'modell'; did you mean 'model'"),
+        ("model: {layers: two}", r"model\.layers: 'two' is not of type int"),
+        ("model: {layers: true}", r"model\.layers: True is not of type int"),
+        ("model: {signed_geometry: 1}", r"model\.signed_geometry: 1"),
+        ("model: {norm: groop}", r"model\.norm: 'groop' is not one of none, instance"),
+        ("model: 3", "model: expected keys and values, not 3"),
+        ("[1, 2]", "expected keys and values"),
+        ("model: {layers: [", "run.yaml"),
+        ("training: {learning_rate: -1}", r"training\.learning_rate: -1 must be above 0"),
+        ("training: {learning_rate: .nan}", r"training\.learning_rate: nan"),
+        ("scenes: {fewest: 5, most: 3}", r"scenes\.most: 3 must be at least 5"),
+        ("scenes: {most: 9}", r"scenes\.most: 9 must be below 7"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path, text, message):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_yaml(SceneRunConfig, tmp_path / "run.yaml")
+
+
+def test_an_empty_file_means_the_defaults(tmp_path):
+    (tmp_path / "run.yaml").write_text("")
+    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml") == SceneRunConfig()
+
+
+def test_a_whole_number_is_a_float_too():
+    assert from_dict(TrainingConfig, {"clip": 2}).clip == 2
+
+
+def test_configurations_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CaptionerConfig().layers = 2

@@ -1,0 +1,45 @@
+"""The README's Python runs, and its commands are ones that exist."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ngsan.__main__ import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+SHELL = [
+    line for language, text in BLOCKS if language == "sh" for line in text.splitlines() if line
+]
+
+
+def test_there_is_something_to_check():
+    assert PYTHON
+    assert SHELL
+
+
+@pytest.mark.parametrize("source", PYTHON)
+def test_python_runs(source):
+    exec(compile(source, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("line", SHELL)
+def test_commands_exist(line):
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["make"]:
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        assert words[1] in targets
+    elif words[:1] == ["ngsan"]:
+        assert words[1] in COMMANDS
+        for word in words[2:]:
+            if word.startswith("configs/"):
+                assert (ROOT / word).exists()
+
+
+def test_links_to_files_lead_somewhere():
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
