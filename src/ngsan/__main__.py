@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
+    "data": "bring captions and features into a dataset folder, or look into one",
     "demo": "train SAN and NG-SAN on built-in scenes and compare their captions",
     "describe": "print a model's configuration and its parameter counts",
 }

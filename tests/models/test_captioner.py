@@ -266,3 +266,12 @@ def test_wrong_input_is_an_error(make_boxes):
 def test_wrong_configurations_are_errors_that_name_the_key(arguments, message):
     with pytest.raises(ValueError, match=message):
         build_captioner(**{"model": "ng-san", **arguments})
+
+
+@pytest.mark.parametrize("variant", ["ng-san", "absolute and query"])
+def test_the_whole_model_is_one_graph_for_the_compiler(make_boxes, variant):
+    """Nothing in it asks for a value, so a training step on a device never waits."""
+    model = build(variant)
+    arguments = inputs(make_boxes)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*arguments), model(*arguments))

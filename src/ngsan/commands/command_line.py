@@ -1,12 +1,15 @@
-"""Command lines made from a function's signature; its docstring is the help text."""
+"""What the commands share: command lines and progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 
-class _Parser(ArgumentParser):
+class Parser(ArgumentParser):
     """A parser that takes options by their full names only: a mistyped one is an error."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -26,4 +29,29 @@ def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
         name: The command's name.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=_Parser)
+    return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=Parser)
+
+
+@contextmanager
+def progress_bar(
+    console: Console, text: str, total: float | None
+) -> Iterator[Callable[[float], None]]:
+    """Shows how far a piece of work has come.
+
+    Args:
+        console: Where to show it.
+        text: What is being done.
+        total: How much there is to do, or None when that is not known.
+
+    Yields:
+        A function to be told how much is done.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -35,7 +35,7 @@ class MultiHeadAttention(nn.Module):
             dim: D.
             heads: H, a divisor of D.
             query_norm: Applied to the projected queries (NSA).
-            key_norm: Applied to the projected keys (an ablation, Table 2).
+            key_norm: Applied to the projected keys (an ablation, Table 3).
             score_bias: Geometric bias of the scores (GSA).
             causal: Whether element t sees elements 0 to t only, as in a decoder.
             dropout: Dropout of the attention weights.

@@ -23,7 +23,6 @@ SMALLEST_GATE = 1e-6
 BIAS_TERMS = ("content-independent", "query", "key", "relation")
 """The terms of `GeometryBias`; any sum of them is written with `+`, as in "query+key"."""
 
-_UNIT_BOX = (0.5, 0.5, 1.0, 1.0)
 _BOX_WAVES, _BOX_SCALE, _BOX_LONGEST = 16, 100.0, 1_000.0
 
 
@@ -48,7 +47,7 @@ def check_boxes(boxes: Tensor, mask: Tensor | None = None) -> None:
 
 
 def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
-    """Checks boxes as far as is free of cost and puts a unit box in place of padding."""
+    """Checks boxes as far as is free of cost and puts a harmless box in place of padding."""
     if boxes.ndim != 3 or boxes.shape[-1] != 4:
         raise ValueError(f"boxes must be (images, regions, 4), not {tuple(boxes.shape)}")
     if not boxes.is_floating_point():
@@ -56,11 +55,7 @@ def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
     check_mask(mask, boxes)
     if boxes.device.type == "cpu" and not torch.compiler.is_compiling():
         check_boxes(boxes, mask)
-    return (
-        boxes
-        if mask is None
-        else torch.where(mask.unsqueeze(-1), boxes, boxes.new_tensor(_UNIT_BOX))
-    )
+    return boxes if mask is None else boxes.masked_fill(~mask.unsqueeze(-1), 0.5)
 
 
 def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool = False) -> Tensor:
@@ -100,7 +95,7 @@ def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool
 
 
 class AbsoluteGeometry(nn.Module):
-    """Sinusoidal embedding of each box, to be added to the encoder's input (paper, Table 3).
+    """Sinusoidal embedding of each box, to be added to the encoder's input (paper, Table 4).
 
     Centre, width and height, relative to the image, each get a quarter of the components.
     """

@@ -1,0 +1,307 @@
+"""Captions of a dataset: the record of an image, its file, and the checks that all importers share.
+
+A dataset folder has one `captions.jsonl` with a JSON object a line, an image each:
+
+    {"id": "391895", "split": "train", "captions": ["A man ..."],
+     "file": "COCO_val2014_000000391895.jpg", "width": 640, "height": 360}
+
+`file`, `width` and `height` are left out when they are not known.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ngsan.data.ids import canonical_id
+from ngsan.data.importers.problems import Problems
+
+CAPTIONS = "captions.jsonl"
+"""Name of the file in a dataset folder."""
+
+SPLITS = ("train", "val", "test")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCaptions:
+    """An image (or a video) and what people say about it."""
+
+    id: str
+    """In the form of `canonical_id`."""
+
+    split: str
+    """One of `SPLITS`."""
+
+    captions: tuple[str, ...]
+    """At least one; none is empty."""
+
+    file: str | None = None
+    """The image's file name, if known."""
+
+    size: tuple[int, int] | None = None
+    """Width and height in pixels, if known."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names it."""
+        if self.id != canonical_id(self.id):
+            raise ValueError(f"id: {self.id!r} must be written {canonical_id(self.id)!r}")
+        if self.split not in SPLITS:
+            raise ValueError(f"split: {self.split!r} is not one of {', '.join(SPLITS)}")
+        if not isinstance(self.captions, tuple) or not self.captions:
+            raise ValueError(f"captions: there must be at least one, not {self.captions!r}")
+        for caption in self.captions:
+            if not isinstance(caption, str) or not caption.strip():
+                raise ValueError(f"captions: {caption!r} is not a sentence")
+        if self.file is not None and (not isinstance(self.file, str) or not self.file):
+            raise ValueError(f"file: {self.file!r} is not a file name")
+        if self.size is not None and not all(map(is_length, self.size)):
+            raise ValueError(f"width, height: {self.size} must be integers above 0")
+        for text in (self.id, self.file or "", *self.captions):
+            if not is_unicode(text):
+                raise ValueError(f"{text!r} has half a surrogate pair and cannot be written")
+
+
+class Line(NamedTuple):
+    """A line of a text file."""
+
+    number: int
+    """From 1."""
+
+    offset: int
+    """Where it begins, in bytes."""
+
+    text: str
+    """Without its end of line."""
+
+    ended: bool
+    """Whether it has an end of line; the last one of a file that was cut off has none."""
+
+
+def write_captions(
+    folder: str | Path, records: Iterable[ImageCaptions], *, overwrite: bool = False
+) -> dict[str, tuple[int, int]]:
+    """Writes the captions of a dataset folder, all of them or nothing.
+
+    The records are written as they come into `captions.jsonl.partial`, which takes its final name
+    when everything is on the disk.
+
+    Args:
+        folder: The dataset folder; it is made if need be.
+        records: The images, each once.
+        overwrite: Whether captions that are already there are replaced.
+
+    Returns:
+        Images and captions of every split that has any.
+
+    Raises:
+        ValueError: There are captions already, an image comes twice, or no image comes at all.
+    """
+    path = Path(folder) / CAPTIONS
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists already; allow overwriting, or choose another folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    counts = dict.fromkeys(SPLITS, (0, 0))
+    seen: set[str] = set()
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for record in records:
+                if record.id in seen:
+                    raise ValueError(f"image {record.id} comes twice")
+                seen.add(record.id)
+                images, captions = counts[record.split]
+                counts[record.split] = images + 1, captions + len(record.captions)
+                file.write(_to_json(record) + "\n")
+            if not seen:
+                raise ValueError("there is no image with captions to write")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return {split: count for split, count in counts.items() if count[0]}
+
+
+def read_captions(folder: str | Path) -> Iterator[ImageCaptions]:
+    """Reads the captions of a dataset folder one image at a time, in the order of the file.
+
+    Args:
+        folder: The dataset folder, or the JSON lines themselves.
+
+    Raises:
+        ValueError: There are none, or a line is wrong; names file and line.
+    """
+    path = Path(folder)
+    if path.is_dir() or path.suffix != ".jsonl":
+        path = path / CAPTIONS
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; import captions first")
+    return _read(path)
+
+
+def _read(path: Path) -> Iterator[ImageCaptions]:
+    lines: dict[str, int] = {}
+    for number, _, text, _ in numbered_lines(path):
+        if not text.strip():
+            continue
+        try:
+            record = _from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from error
+        before = lines.setdefault(record.id, number)
+        if before != number:
+            raise ValueError(f"{path}:{number}: image {record.id} stands in line {before} already")
+        yield record
+
+
+def _to_json(record: ImageCaptions) -> str:
+    entry = {"id": record.id, "split": record.split, "captions": record.captions}
+    if record.file is not None:
+        entry["file"] = record.file
+    text = json.dumps(entry, ensure_ascii=False)
+    if record.size is not None:
+        text = f'{text[:-1]}, "width": {record.size[0]}, "height": {record.size[1]}}}'
+    return text
+
+
+def _from_json(text: str) -> ImageCaptions:
+    try:
+        entry = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+    if not isinstance(entry, dict):
+        raise ValueError(f"expected a JSON object, not {shown(entry)}")
+    missing = [key for key in ("id", "split", "captions") if key not in entry]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} missing")
+    if not isinstance(entry["captions"], list):
+        raise ValueError(f"captions must be a list, not {shown(entry['captions'])}")
+    size: Any = entry.get("width"), entry.get("height")
+    return ImageCaptions(
+        id=canonical_id(entry["id"]),
+        split=entry["split"],
+        captions=tuple(entry["captions"]),
+        file=entry.get("file"),
+        size=None if size == (None, None) else size,
+    )
+
+
+def numbered_lines(path: str | Path, problems: Problems | None = None) -> Iterator[Line]:
+    """The lines of a UTF-8 file, with or without a byte order mark, ended by LF or CRLF.
+
+    Args:
+        path: The file.
+        problems: Takes lines that are not UTF-8, which are left out; None: they are errors.
+    """
+    problems = problems or Problems()
+    offset = 0
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1 and line.startswith(_UTF16_MARKS):
+                raise ValueError(f"{path} is UTF-16; save it as UTF-8")
+            body = line.removeprefix(_UTF8_MARK) if number == 1 else line
+            ended = body.endswith(b"\n")
+            try:
+                text = body.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = f"{path}:{number}"
+                byte = offset + len(line) - len(body) + error.start
+                if not ended and error.reason == "unexpected end of data":
+                    message = f"{where}: the file ends too early, in a character at byte {byte}"
+                    raise ValueError(message) from error
+                problems.report("invalid UTF-8", where, f"byte {byte}: {error.reason}")
+            else:
+                yield Line(number, offset, text, ended)
+            offset += len(line)
+
+
+def caption_text(value: object, problems: Problems, where: str) -> str | None:
+    """A caption with its white space squeezed to single spaces, or None if it is no caption.
+
+    Nothing else is changed; what is wrong with the caption is reported.
+    """
+    if not isinstance(value, str):
+        problems.report("wrong type", where, f"a caption must be a string, not {shown(value)}")
+        return None
+    text = " ".join(value.split())
+    if not text:
+        problems.report("empty caption", where, "there is nothing in it")
+        return None
+    if not is_unicode(text):
+        problems.report("invalid Unicode", where, f"{shown(text)} has half a surrogate pair")
+        return None
+    return text
+
+
+def caption_texts(values: object, problems: Problems, where: str) -> tuple[str, ...]:
+    """The captions of a list; what is wrong with it, or with one of them, is reported."""
+    if not isinstance(values, list):
+        problems.report("wrong type", where, f"captions must be a list, not {shown(values)}")
+        return ()
+    texts = (
+        caption_text(value, problems, f"{where}, caption {number}")
+        for number, value in enumerate(values, start=1)
+    )
+    captions = tuple(text for text in texts if text is not None)
+    if not captions:
+        problems.report("image without captions", where, "none is left to use")
+    return captions
+
+
+def entry_fields(
+    entry: object, keys: tuple[str, ...], problems: Problems, where: str
+) -> dict[str, object] | None:
+    """The entry itself if it is an object that has the keys; otherwise None, and a report."""
+    if not isinstance(entry, dict):
+        problems.report("wrong type", where, f"expected an object, not {shown(entry)}")
+        return None
+    missing = [key for key in keys if key not in entry]
+    if missing:
+        problems.report("missing key", where, f"there is no {' and no '.join(map(repr, missing))}")
+        return None
+    return entry
+
+
+def image_id(value: object, problems: Problems, where: str) -> str | None:
+    """The canonical form of an id, or None and a report."""
+    if isinstance(value, str | int):
+        try:
+            identity = canonical_id(value)
+        except ValueError as error:
+            problems.report("wrong id", where, str(error))
+            return None
+        if is_unicode(identity):
+            return identity
+    problems.report("wrong id", where, f"an id is a string or an integer, not {shown(value)}")
+    return None
+
+
+def file_name(value: object, problems: Problems, where: str) -> str | None:
+    """The name of a file, or None and a report."""
+    if isinstance(value, str) and value.strip() and is_unicode(value):
+        return value.strip()
+    problems.report("wrong file name", where, f"expected the name of a file, not {shown(value)}")
+    return None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it has no half of a surrogate pair."""
+    return not _SURROGATE.search(text)
+
+
+def is_length(value: object) -> bool:
+    """Whether a value can be a width or a height in pixels."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def shown(value: object) -> str:
+    """A value for an error message, cut short."""
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

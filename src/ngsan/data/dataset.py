@@ -1,0 +1,212 @@
+"""One split of a dataset folder: captions, vocabulary and features joined.
+
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words.
+"""
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from ngsan.data.batch import CaptionBatch
+from ngsan.data.captions import read_captions
+from ngsan.data.collate import CaptionRows, TokenTable, pad_regions
+from ngsan.data.inspection import VOCABULARY
+from ngsan.data.sampler import Draw
+from ngsan.data.store import FeatureStore
+from ngsan.text.vocabulary import Vocabulary
+
+_NAMED = 5
+
+
+class CaptionDataset(Dataset[CaptionBatch]):
+    """The captioned images of one split.
+
+    Words are encoded once and held as arrays, captions as one string of bytes: the 113,000 images
+    of COCO's training split take some 70 MB, shared by the workers of a loader. Features stay in
+    the store until a batch asks for them.
+
+    Attributes:
+        folder: The dataset folder.
+        split: The split's name.
+        ids: The image ids, in the order of the captions' file.
+        vocabulary: The folder's vocabulary.
+        store: The folder's feature store.
+        missing: Images that were left out for want of features.
+        region_counts: (images,) regions of each image.
+        rows: Which captions belong to which image.
+        tokens: The captions' word ids.
+        signature: Changes whenever a caption, the split, the vocabulary or a feature does, or
+            when captions are cut into other words.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        *,
+        longest: int = 20,
+        captions_per_image: int | None = None,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        skip_missing: bool = False,
+    ) -> None:
+        """Opens a split.
+
+        Args:
+            folder: The dataset folder, with captions.jsonl, vocabulary.json and features/.
+            split: Such as "train".
+            longest: Words of a caption; what comes after them is cut off.
+            captions_per_image: Captions of an image in a batch, which take turns from epoch to
+                epoch; None for all.
+            seed: Seed of their turns.
+            dtype: Of the features, float32 or float16.
+            skip_missing: Whether to leave out images without features, and count them in
+                `missing`, rather than to refuse.
+        """
+        if longest < 1:
+            raise ValueError(f"longest: {longest} must be at least 1")
+        if captions_per_image is not None and captions_per_image < 1:
+            raise ValueError(
+                f"captions_per_image: {captions_per_image} must be at least 1, or None"
+            )
+        if dtype not in (torch.float32, torch.float16):
+            raise ValueError(f"dtype: {dtype} must be torch.float32 or torch.float16")
+        self.folder, self.split, self.longest = Path(folder), split, longest
+        self.captions_per_image, self.dtype = captions_per_image, dtype
+        self.vocabulary = Vocabulary.load(self.folder / VOCABULARY)
+        self.store = FeatureStore(self.folder)
+        self._read(skip_missing=skip_missing, seed=seed)
+        held = dict(zip(self.store.ids(), self.store.counts().tolist(), strict=True))
+        self.region_counts: NDArray[np.int64] = np.array(
+            [held[image] for image in self.ids], dtype=np.int64
+        )
+        self.signature = self._sign()
+
+    def _read(self, *, skip_missing: bool, seed: int) -> None:
+        """Fills ids, captions and word ids from the captions' file."""
+        self.ids: list[str] = []
+        missing: list[str] = []
+        splits: Counter[str] = Counter()
+        text, ends = bytearray(), array("q", [0])
+        counts, lengths, tokens = array("q"), array("q"), array("i")
+        for record in read_captions(self.folder):
+            splits[record.split] += 1
+            if record.split != self.split:
+                continue
+            if record.id not in self.store:
+                missing.append(record.id)
+                continue
+            self.ids.append(record.id)
+            counts.append(len(record.captions))
+            for caption in record.captions:
+                words = self.vocabulary.tokenize(caption)[: self.longest]
+                tokens.extend(self.vocabulary.encode(words))
+                lengths.append(len(words))
+                text += caption.encode()
+                ends.append(len(text))
+        self._refuse(splits, [] if skip_missing else missing)
+        self.missing = len(missing)
+        self.rows = CaptionRows.of_counts(np.array(counts), seed=seed)
+        self.tokens = TokenTable.of_lengths(np.array(tokens), np.array(lengths))
+        self._text, self._text_offsets = bytes(text), np.array(ends)
+
+    def _refuse(self, splits: Counter[str], missing: list[str]) -> None:
+        if self.split not in splits:
+            known = ", ".join(f"{name} ({count} images)" for name, count in sorted(splits.items()))
+            raise ValueError(f"{self.folder} has no split {self.split!r}, only {known or 'none'}")
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {splits[self.split]} images of split {self.split!r} in "
+                f"{self.folder} have no features, such as {', '.join(missing[:_NAMED])}: import "
+                "them, or leave these images out with skip_missing"
+            )
+        if not self.ids:
+            raise ValueError(f"no image of split {self.split!r} in {self.folder} has features")
+
+    def _sign(self) -> str:
+        captions = hashlib.sha256(self._text)
+        captions.update(self._text_offsets.tobytes())
+        captions.update(self.rows.offsets.tobytes())
+        captions.update(self.tokens.tokens.numpy().tobytes())
+        captions.update(json.dumps(self.ids).encode())
+        parts = {
+            "captions": captions.hexdigest(),
+            "features": self.store.signature,
+            "split": self.split,
+            "vocabulary": self.vocabulary.signature,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.ids)
+
+    def captions(self, index: int) -> list[str]:
+        """The captions of an image as they were written.
+
+        Args:
+            index: A position, from 0.
+        """
+        index = range(len(self))[index]
+        places = self._text_offsets[self.rows.offsets[index] : self.rows.offsets[index + 1] + 1]
+        return [self._text[start:end].decode() for start, end in pairwise(places.tolist())]
+
+    def __getitem__(self, draw: Draw) -> CaptionBatch:
+        """The batch that a `BatchSampler` drew; a loader with `batch_size=None` calls this."""
+        return self.batch(draw.indices, epoch=draw.epoch)
+
+    def batch(self, indices: Sequence[int] | NDArray[Any], *, epoch: int = 0) -> CaptionBatch:
+        """Some images as a batch, padded to the longest of them.
+
+        Args:
+            indices: Positions, at least one.
+            epoch: The pass over the data, which decides whose turn among the captions it is.
+        """
+        places, rows = self.choose(indices, epoch=epoch)
+        ids = [self.ids[place] for place in places]
+        regions = [self.store[image] for image in ids]
+        captions = self.tokens.gather(torch.from_numpy(rows), self.tokens.width(rows))
+        return CaptionBatch(*pad_regions(regions, dtype=self.dtype), *captions, ids=ids)
+
+    def choose(
+        self, indices: Sequence[int] | NDArray[Any], *, epoch: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The images and captions that make a batch.
+
+        Args:
+            indices: Positions, at least one.
+            epoch: The pass over the data.
+
+        Returns:
+            (B,) images and (B, C) captions, `NO_CAPTION` where there are fewer.
+        """
+        places = np.asarray(indices, dtype=np.int64)
+        if places.ndim != 1 or not len(places):
+            raise ValueError(f"a batch needs a list of images, at least one, not {indices!r}")
+        if places.min() < 0 or places.max() >= len(self):
+            raise IndexError(
+                f"images {places.min()} to {places.max()} were asked for, "
+                f"but split {self.split!r} has 0 to {len(self) - 1}"
+            )
+        return places, self.rows.choose(places, count=self.captions_per_image, epoch=epoch)
+
+    def require_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Refuses a model's vocabulary that is not this dataset's.
+
+        Raises:
+            ValueError: They differ; the message tells the first difference.
+        """
+        try:
+            self.vocabulary.require_same(vocabulary, "the model")
+        except ValueError as error:
+            raise ValueError(f"{self.folder / VOCABULARY}: {error}") from None

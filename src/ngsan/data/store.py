@@ -1,0 +1,316 @@
+"""The feature store: region features of many images, read by id from mapped files.
+
+Shapes: `n` regions of an image, `d` feature width. Nothing is read before it is asked for, and
+what is read is a view of the mapped file, so that all processes of a machine share one copy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.data.ids import canonical_id
+from ngsan.data.shards import (
+    INDEX,
+    MANIFEST,
+    PARTIAL,
+    STORE,
+    Manifest,
+    Shard,
+    checksum,
+    find_image,
+    map_tensors,
+)
+
+BOX_TOLERANCE = 1e-3
+"""How far a box may reach out of the image, in widths or heights of it, and just be clipped."""
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Regions:
+    """The regions of an image, or the frames of a video."""
+
+    features: NDArray[np.floating[Any]]
+    """(n, d); float16 where it comes from a store, whose views are read-only."""
+
+    boxes: NDArray[np.floating[Any]] | None = None
+    """(n, 4) `cxcywh`, relative to the image, float32; None for elements without place."""
+
+    size: tuple[int, int] | None = None
+    """Width and height of the image in pixels, or None where unknown."""
+
+
+def checked_regions(
+    regions: Regions,
+) -> tuple[NDArray[np.float16], NDArray[np.float32] | None, tuple[int, int] | None]:
+    """Features, boxes and size in the form in which a store keeps them.
+
+    Args:
+        regions: Features and boxes of any float type. A box that reaches out of the image by less
+            than `BOX_TOLERANCE` is clipped.
+
+    Raises:
+        ValueError: There are no regions; a feature is not finite or too large for float16; a box is
+            not finite, has no area or is outside the image; or the size is not positive.
+    """
+    features = _checked_features(np.asarray(regions.features))
+    boxes = None
+    if regions.boxes is not None:
+        boxes = _checked_boxes(np.asarray(regions.boxes), len(features))
+    if regions.size is None:
+        return features, boxes, None
+    width, height = regions.size
+    if not (0 < width < 2**31 and 0 < height < 2**31 and width % 1 == height % 1 == 0):
+        raise ValueError(f"its size is {width} x {height}: give whole pixels, or None if unknown")
+    return features, boxes, (int(width), int(height))
+
+
+def _checked_features(features: NDArray[Any]) -> NDArray[np.float16]:
+    if features.ndim != 2 or not features.shape[1]:
+        raise ValueError(f"features must be (regions, width), not {features.shape}")
+    if not len(features):
+        raise ValueError("it has no regions")
+    if not np.issubdtype(features.dtype, np.floating):
+        raise ValueError(f"features must be floating point, not {features.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = features.astype(np.float16, copy=False)
+    if not np.isfinite(half).all():
+        region, column = np.argwhere(~np.isfinite(half))[0].tolist()
+        value = features[region, column]
+        reason = f"more than float16 can hold, {_LARGEST:g}" if np.isfinite(value) else "not finite"
+        raise ValueError(f"feature {column} of region {region} is {value}, {reason}")
+    return half
+
+
+def _checked_boxes(boxes: NDArray[Any], regions: int) -> NDArray[np.float32]:
+    """Boxes within the image, clipped where they reach out of it by no more than the tolerance."""
+    if boxes.shape != (regions, 4):
+        raise ValueError(f"boxes must be ({regions}, 4), one for each region, not {boxes.shape}")
+    exact = boxes.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        low, high = exact[:, :2] - exact[:, 2:] / 2, exact[:, :2] + exact[:, 2:] / 2
+    # "not within" rather than "outside": what is not a number is neither.
+    within = (low >= -BOX_TOLERANCE) & (high <= 1 + BOX_TOLERANCE) & (exact[:, 2:] > 0)
+    if not within.all():
+        region = int(np.argmin(within.all(axis=1)))
+        raise ValueError(
+            f"box {region} is {boxes[region].tolist()}: boxes are (cx, cy, w, h) relative to the "
+            "image, finite, with a width and height above 0, and within 0 and 1"
+        )
+    outside = (low < 0) | (high > 1)
+    if outside.any():
+        low, high = low.clip(0, 1), high.clip(0, 1)
+        clipped = np.concatenate(((low + high) / 2, high - low), axis=1)
+        exact = np.where(np.tile(outside, 2), clipped, exact)
+    kept = exact.astype(np.float32)
+    if not (kept[:, 2:] > 0).all():
+        region = int(np.argmin((kept[:, 2:] > 0).all(axis=1)))
+        raise ValueError(f"box {region} is {boxes[region].tolist()}: nothing of it is in the image")
+    return kept
+
+
+class FeatureStore:
+    """Reads features by image id.
+
+    It may be used in many processes and on many machines at a time. A forked process shares the
+    maps; a pickled store carries the manifest and maps the files anew when it is first read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens a store; the features themselves stay on disk.
+
+        Args:
+            path: The dataset's folder, or the store's own.
+
+        Raises:
+            FileNotFoundError: There is no store, its import was interrupted, or a file is missing.
+            ValueError: The manifest is damaged or of another format, or a file has another size
+                than the manifest says.
+        """
+        self.folder = _find_store(Path(path))
+        self._manifest = Manifest.read(self.folder / MANIFEST)
+        self._stamp = self._read_stamp()
+        if self._manifest.index is None:
+            raise ValueError(f"{self.folder / MANIFEST} names no index: import the features again")
+        self._files = (self._manifest.index, *self._manifest.shards)
+        for entry in self._files:
+            entry.check_size(self.folder)
+        self._starts = [0, *accumulate(shard.images for shard in self._manifest.shards)]
+        self._shards: list[Shard | None] = [None] * len(self._manifest.shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the maps."""
+        state = {name: value for name, value in vars(self).items() if name != "_index"}
+        return {**state, "_shards": [None] * len(self._shards)}
+
+    @property
+    def feature_dim(self) -> int:
+        """d, the width of every feature."""
+        return self._manifest.feature_dim
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether every image has boxes; if not, none has."""
+        return self._manifest.has_boxes
+
+    @property
+    def source(self) -> str:
+        """What the features were imported from."""
+        return self._manifest.source
+
+    @property
+    def signature(self) -> str:
+        """A short text that differs between stores that differ in any byte."""
+        return self._manifest.signature
+
+    def __len__(self) -> int:
+        """Images in the store."""
+        return self._starts[-1]
+
+    def __contains__(self, image_id: str | int) -> bool:
+        """Whether there are features of an image."""
+        return self._find(image_id) is not None
+
+    def __getitem__(self, image_id: str | int) -> Regions:
+        """The regions of an image, as read-only views.
+
+        Args:
+            image_id: A string or an integer; 7, "7" and "000007" are the same image.
+
+        Raises:
+            KeyError: The store has no such image.
+        """
+        place = self._find(image_id)
+        if place is None:
+            known = ", ".join(map(repr, islice(self.ids(), 3)))
+            raise KeyError(
+                f"no image {canonical_id(image_id)!r} in {self.folder}, which has {len(self)} "
+                f"images, such as {known}"
+            )
+        shard, image = place
+        rows = slice(shard.offsets[image], shard.offsets[image + 1])
+        width, height = shard.sizes[2 * image], shard.sizes[2 * image + 1]
+        return Regions(
+            shard.features[rows],
+            None if shard.boxes is None else shard.boxes[rows],
+            (width, height) if width else None,
+        )
+
+    def ids(self) -> Iterator[str]:
+        """The ids of all images, in the order in which they were imported."""
+        for number in range(len(self._shards)):
+            shard = self._shard(number)
+            for image in range(len(shard)):
+                yield shard.key(image).decode()
+
+    def counts(self) -> NDArray[np.int32]:
+        """Regions of each image, in the order of `ids()`; a read-only view."""
+        return self._index.counts
+
+    def verify(self) -> list[str]:
+        """Reads the whole store and compares it with its checksums.
+
+        Returns:
+            A line for each damaged or missing file, which begins with the file's name; none if all
+            is well.
+        """
+        problems = []
+        try:
+            manifest = Manifest.read(self.folder / MANIFEST)
+            if manifest != self._manifest:
+                problems.append(f"{MANIFEST}: it was replaced after the store was opened")
+        except (OSError, ValueError) as error:
+            problems.append(f"{MANIFEST}: {error}")
+        for entry in self._files:
+            try:
+                entry.check_size(self.folder)
+                found = checksum(self.folder / entry.name)
+                if found != entry.checksum:
+                    problems.append(
+                        f"{entry.name}: its checksum is {found} in place of {entry.checksum}: some "
+                        "of its bytes have changed; copy it again, or import the features again"
+                    )
+            except (OSError, ValueError) as error:
+                problems.append(f"{entry.name}: {error}")
+        return problems
+
+    def _find(self, image_id: str | int) -> tuple[Shard, int] | None:
+        """The shard that holds an image and the image's place in it."""
+        # Stored ids are canonical, so a string that is found as it stands needs no other form.
+        name = image_id if type(image_id) is str else canonical_id(image_id)
+        index = self._index
+        place = find_image(name.encode(), index.hashes, index.rows, self._starts, self._shard)
+        if place is not None:
+            return place
+        canonical = canonical_id(name)
+        return None if canonical == name else self._find(canonical)
+
+    @cached_property
+    def _index(self) -> "_Index":
+        self._check_unchanged()
+        return _Index(self.folder / INDEX, len(self))
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._shards[number]
+        if shard is None:
+            self._check_unchanged()
+            entry = self._manifest.shards[number]
+            entry.check_size(self.folder)
+            shard = self._shards[number] = Shard(self.folder / entry.name)
+        return shard
+
+    def _read_stamp(self) -> tuple[int, int]:
+        status = (self.folder / MANIFEST).stat()
+        return status.st_size, status.st_mtime_ns
+
+    def _check_unchanged(self) -> None:
+        """Sees to it that files of two imports are never mixed."""
+        if self._read_stamp() != self._stamp:
+            raise ValueError(f"{self.folder} was replaced by another import: open the store again")
+
+
+class _Index:
+    """The mapped index."""
+
+    def __init__(self, path: Path, images: int) -> None:
+        tensors = map_tensors(path)
+        try:
+            self.hashes = tensors["hashes"].data
+            self.rows = tensors["rows"].data
+            self.counts: NDArray[np.int32] = tensors["counts"]
+        except KeyError as error:
+            raise ValueError(f"{path} is no index of a feature store: it has no {error}") from None
+        if not len(self.hashes) == len(self.rows) == len(self.counts) == images:
+            raise ValueError(f"{path} does not have {images} images: import the features again")
+
+
+def _find_store(path: Path) -> Path:
+    """The folder of the store that a path means."""
+    if path.name.endswith(".partial"):
+        raise FileNotFoundError(_interrupted(path))
+    for folder in (path / STORE, path):
+        if (folder / MANIFEST).exists():
+            return folder
+    for partial in (path / PARTIAL, path.parent / PARTIAL):
+        if partial.exists() and (partial.parent == path or path.name == STORE):
+            raise FileNotFoundError(_interrupted(partial))
+    if not path.exists():
+        raise FileNotFoundError(f"there is no folder {path}")
+    raise FileNotFoundError(
+        f"there is no feature store in {path}: neither {STORE}/{MANIFEST} nor {MANIFEST} is there; "
+        "import features first, or copy the whole folder"
+    )
+
+
+def _interrupted(partial: Path) -> str:
+    return (
+        f"the import of features into {partial} was interrupted or is under way: run the same "
+        "import again, and it goes on where it stopped"
+    )
