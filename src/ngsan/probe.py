@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ngsan.data.batch import CaptionBatch
 from ngsan.data.synthetic.relations import FAMILIES
 from ngsan.data.synthetic.scene import Scene
-from ngsan.data.synthetic.tensors import SceneBatch, captions_to_tensors
+from ngsan.data.synthetic.tensors import captions_to_tensors
 from ngsan.data.synthetic.wording import TEMPLATES, Claim, true_claims
 from ngsan.models.captioner import Captioner
 from ngsan.text.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ _BLURRED = {
 @torch.inference_mode()
 def caption_log_probabilities(
     captioner: Captioner,
-    batch: SceneBatch,
+    batch: CaptionBatch,
     captions: Sequence[Sequence[str]],
     vocabulary: Vocabulary,
 ) -> Tensor:
@@ -44,7 +45,7 @@ def caption_log_probabilities(
     Returns:
         (S, C)
     """
-    words, targets, target_mask = captions_to_tensors(captions, vocabulary)
+    words, targets, target_mask, _ = captions_to_tensors(captions, vocabulary)
     logits = captioner(batch.features, batch.boxes, batch.mask, words)
     chosen = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (S, C, T)
     totals: Tensor = chosen.masked_fill(~target_mask, 0.0).sum(-1)
@@ -54,7 +55,7 @@ def caption_log_probabilities(
 def choose_relations(
     captioner: Captioner,
     scenes: Sequence[Scene],
-    batch: SceneBatch,
+    batch: CaptionBatch,
     vocabulary: Vocabulary,
     family: str,
 ) -> list[tuple[str, str]]:

@@ -42,6 +42,7 @@ def write_store(folder, images=10, shard_bytes=300, **options):
         start = 0 if writer.position is None else writer.position + 1
         for image in range(start, images):
             writer.add(f"image {image}", make_regions(image), position=image)
+    return start
 
 
 def interrupt(folder, images, shard_bytes):
@@ -273,6 +274,8 @@ class TestFolder:
             assert writer.position is None
             writer.add(2, make_regions(2))
         assert list(FeatureStore(tmp_path).ids()) == ["2"]
+        names = ["index.safetensors", "manifest.json", "shard-00000.safetensors"]
+        assert sorted(content(tmp_path / "features")) == names
 
     def test_a_store_replaced_under_a_reader_is_noticed(self, tmp_path):
         write_store(tmp_path, images=6)
@@ -391,6 +394,16 @@ def images_to_see(folder):
         return 0
 
 
+def next_image(folder):
+    """The image that an interrupted import goes on with, as its own files say."""
+    for name in ("state.json", "manifest.json"):
+        path = folder / "features.partial" / name
+        if path.exists():
+            position = json.loads(path.read_text())["position"]
+            return 0 if position is None else position + 1
+    return 0
+
+
 class TestInterruption:
     @pytest.mark.parametrize("overwrite", [False, True])
     @pytest.mark.parametrize("after", [False, True])
@@ -413,7 +426,9 @@ class TestInterruption:
             old = 2 if overwrite and (folder / "features").exists() else 0
             assert images in (old, 10)
             if images != 10:
-                write_store(folder, overwrite=overwrite)
+                # Nothing that was safe is done again.
+                start = next_image(folder)
+                assert write_store(folder, overwrite=overwrite) == start
             assert content(folder / "features") == expected
         assert kills > 30
 

@@ -13,6 +13,7 @@ class Parser(ArgumentParser):
     """A parser that takes options by their full names only: a mistyped one is an error."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes what `jsonargparse.ArgumentParser` takes."""
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
 

@@ -16,11 +16,11 @@ from ngsan.config import (
     TrainingConfig,
     check_choice,
 )
+from ngsan.data.batch import CaptionBatch
 from ngsan.data.synthetic import (
     FAMILIES,
     FEATURE_DIM,
     Scene,
-    SceneBatch,
     read_claim,
     relation,
     sample_scenes,
@@ -41,7 +41,7 @@ class _Test:
     """Unseen scenes, as objects and as tensors."""
 
     scenes: Sequence[Scene]
-    batch: SceneBatch
+    batch: CaptionBatch
     vocabulary: Vocabulary
 
 
@@ -99,7 +99,7 @@ def _test_set(config: SceneConfig, vocabulary: Vocabulary) -> _Test:
 
 
 def _train(
-    console: Console, name: str, captioner: Captioner, data: SceneBatch, config: TrainingConfig
+    console: Console, name: str, captioner: Captioner, data: CaptionBatch, config: TrainingConfig
 ) -> None:
     columns = (
         TextColumn("training {task.fields[name]}"),

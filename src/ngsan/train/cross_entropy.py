@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 
 from ngsan.config import TrainingConfig
-from ngsan.data.synthetic.tensors import SceneBatch
+from ngsan.data.batch import CaptionBatch
 from ngsan.models.captioner import Captioner
 from ngsan.nn.losses import word_cross_entropy
 
 
 def steps_of(count: int, config: TrainingConfig) -> int:
-    """The number of steps that training on `count` scenes takes."""
+    """The number of steps that training on `count` images takes."""
     return config.epochs * math.ceil(count / config.batch_size)
 
 
@@ -26,7 +26,7 @@ def rate_at(step: int, steps: int, config: TrainingConfig) -> float:
 
 def train(
     captioner: Captioner,
-    data: SceneBatch,
+    data: CaptionBatch,
     config: TrainingConfig,
     on_step: Callable[[float], None] = lambda loss: None,
 ) -> None:

@@ -53,6 +53,13 @@ def test_stream_gives_the_items_of_json(tmp_path, document, chunk, ascii_only) -
     assert list(stream_items(path, chunk=chunk)) == wanted
 
 
+@pytest.mark.parametrize("chunk", range(1, 12))
+def test_numbers_may_lie_across_reads(tmp_path: Path, chunk: int) -> None:
+    path = write(tmp_path / "numbers.json", "[0.5, 1e+5,-2.5E-7 ,12, 1234567890123]")
+    wanted = [0.5, 1e5, -2.5e-7, 12, 1234567890123]
+    assert [item for _, _, item in stream_items(path, chunk=chunk)] == wanted
+
+
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
 def test_stream_names_the_byte_where_the_file_was_cut(tmp_path: Path, chunk: int) -> None:
     document = {

@@ -10,7 +10,6 @@ from ngsan.data.synthetic.render import render
 from ngsan.data.synthetic.scene import COLOURS, SHAPES, Scene, Thing, sample_scene, sample_scenes
 from ngsan.data.synthetic.tensors import (
     FEATURE_DIM,
-    SceneBatch,
     scene_vocabulary,
     scenes_to_batch,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "SHAPES",
     "Claim",
     "Scene",
-    "SceneBatch",
     "Thing",
     "read_claim",
     "relation",
