@@ -44,7 +44,7 @@ def expect(store, image_id, features, boxes, size):
 
 
 def write_tsv(path, count, *, width=8):
-    with open(path, "w") as file:
+    with path.open("w") as file:
         for image_id in range(1, count + 1):
             features, boxes, size = make_regions(image_id, width=width)
             cells = [image_id, *size, len(boxes)]
@@ -56,7 +56,7 @@ def write_tsv(path, count, *, width=8):
 def captions(tmp_path):
     """A CSV of ten images with two captions each."""
     path = tmp_path / "captions.csv"
-    with open(path, "w", newline="") as file:
+    with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", "caption"])
         for number in range(1, 11):
@@ -70,7 +70,8 @@ def test_csv_npz_and_inspect(tmp_path, captions, capsys):
     regions.mkdir()
     for number in range(1, 10):
         features, boxes, size = make_regions(number)
-        np.savez(regions / f"{number}.npz", features=features, bbox=boxes, image_w=size[0], image_h=size[1])  # fmt: skip
+        sides = {"image_w": size[0], "image_h": size[1]}
+        np.savez(regions / f"{number}.npz", features=features, bbox=boxes, **sides)
     data = tmp_path / "data"
     assert run("captions", "csv", captions, "--to", data) == 0
     assert run("features", "npz", regions, "--to", data) == 0

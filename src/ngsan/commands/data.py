@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
 
 Command = Callable[[list[str], str], None]
+Commands = Mapping[str, Command]
 
 
 def inspect_command(arguments: list[str], prog: str) -> None:
@@ -84,7 +85,7 @@ def _spread(numbers: dict[str, Any]) -> str:
     return f"{numbers['fewest']} to {numbers['most']}, {numbers['mean']:.1f} on average"
 
 
-TABLE: dict[str, dict[str, Command] | Command] = {
+TABLE: dict[str, Commands | Command] = {
     "captions": CAPTIONS,
     "features": FEATURES,
     "inspect": inspect_command,
@@ -97,7 +98,7 @@ def usage() -> str:
     for name, entry in TABLE.items():
         for words, command in (
             ((f"{name} {kind}", one) for kind, one in entry.items())
-            if isinstance(entry, dict)
+            if isinstance(entry, Mapping)
             else ((name, entry),)
         ):
             rows.append(f"  {words:20} {(command.__doc__ or '').splitlines()[0]}")
@@ -114,9 +115,9 @@ def main(arguments: list[str]) -> None:
         print(usage())
         sys.exit(0)
     entry = TABLE.get(words[0]) if words else None
-    if isinstance(entry, dict) and len(words) > 1 and words[1] in entry:
+    if isinstance(entry, Mapping) and len(words) > 1 and words[1] in entry:
         entry[words[1]](words[2:], f"ngsan data {words[0]} {words[1]}")
-    elif entry is not None and not isinstance(entry, dict):
+    elif entry is not None and not isinstance(entry, Mapping):
         entry(words[1:], f"ngsan data {words[0]}")
     else:
         said = " ".join(words[:2]) or "nothing"

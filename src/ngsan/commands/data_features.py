@@ -136,7 +136,10 @@ def _parser(
 ) -> Parser:
     """The options that all feature importers share."""
     parser = Parser(prog=prog, description=command.__doc__)
-    parser.add_argument(name, type=str, help=text, **({"nargs": "+"} if several else {}))
+    if several:
+        parser.add_argument(name, type=str, nargs="+", help=text)
+    else:
+        parser.add_argument(name, type=str, help=text)
     parser.add_argument("--to", type=str, required=True, help="the dataset folder")
     parser.add_argument(
         "--skip-bad", action="store_true", help="skip, count and report what is bad"

@@ -1,6 +1,7 @@
 """Image ids. A string or an integer is an id alike, and so is the name of a COCO file."""
 
 import re
+from numbers import Integral
 from pathlib import Path
 
 _COCO_FILE = re.compile(r"COCO_(?:train|val|test)\d{4}_(\d+)")
@@ -15,7 +16,7 @@ def canonical_id(value: str | int) -> str:
     Raises:
         ValueError: There is nothing in it, or it is neither a string nor an integer.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
         raise ValueError(f"an image id is a string or an integer, not {value!r}")
     text = str(value).strip()
     if not text:

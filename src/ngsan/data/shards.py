@@ -51,8 +51,8 @@ def id_hash(key: bytes) -> int:
 
 
 def checksum(path: Path) -> str:
-    """BLAKE2b of a file, 256 bits in hexadecimal; `b2sum -l 256` prints the same."""
-    digest = hashlib.blake2b(digest_size=32)
+    """SHA-256 of a file in hexadecimal; `sha256sum` prints the same."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)

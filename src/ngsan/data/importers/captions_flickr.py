@@ -5,8 +5,8 @@ A token file has a caption a line, with the image's file and the caption's numbe
     1000268201_693b08cb0e.jpg#0	A child in a pink dress is climbing up a set of stairs .
 
 Note: the published Flickr8k.token.txt has captions of "2258277193_586949ec62.jpg.1", which is no
-    image, and of images that stand in none of the published lists. Both are reported, so that
-    file is read with problems that are skipped.
+    image, and of images that stand in none of the published lists. Both are left out and
+    counted, since the data is known to be so.
 """
 
 import re
@@ -19,6 +19,7 @@ from ngsan.data.importers.problems import Problems
 from ngsan.data.splits import id_and_file, random_split, read_split_lists
 
 _LINE = re.compile(r"(?P<name>[^\t]*)#(?P<number>[0-9]{1,9})[ ]*\t(?P<caption>.*)", re.DOTALL)
+_COPY = re.compile(r".*\.jpg\.[0-9]+")
 
 
 @dataclass(slots=True)
@@ -66,8 +67,8 @@ def flickr_captions(
         splits = random_split(images, val=val, test=test, seed=seed)
     for identity, (number, image) in images.items():
         if identity not in splits:
-            message = f"{image.file} is in none of the lists; skip it, or add it to one"
-            problems.report("caption for an unknown image", f"{path}:{number}", message)
+            message = f"{image.file} is in none of the lists"
+            problems.leave_out("in no list", f"{path}:{number}", message)
         elif image.captions:
             yield ImageCaptions(identity, splits[identity], tuple(image.captions), image.file)
         else:
@@ -98,7 +99,8 @@ def _read_tokens(path: str | Path, problems: Problems) -> dict[str, tuple[int, _
         if file is None:
             if identity not in wrong_names:
                 wrong_names.add(identity)
-                problems.report("not an image", where, f"{identity!r} is no name of an image file")
+                take_note = problems.leave_out if _COPY.fullmatch(identity) else problems.report
+                take_note("not an image", where, f"{identity!r} is no name of an image file")
             continue
         _, image = images.setdefault(identity, (number, _Image(file)))
         where = f"{where} (image {identity})"

@@ -31,6 +31,10 @@ class Problems:
         """
         if not self.skip:
             raise ValueError(f"{where}: {kind}: {message}")
+        self.leave_out(kind, where, message)
+
+    def leave_out(self, kind: str, where: str, message: str) -> None:
+        """Takes note of a record that is known not to belong to the data; it never stops."""
         self.counts[kind] += 1
         if len(self.examples[kind]) < _KEPT:
             self.examples[kind].append(f"{where}: {message}")

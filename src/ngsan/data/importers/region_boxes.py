@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.data.store import Regions
+from ngsan.data.store import Regions, all_finite
 
 Array: TypeAlias = NDArray[Any]
 Size: TypeAlias = tuple[int, int]
@@ -35,8 +35,6 @@ SIZE_NAMES = ("size", "image_size")
 
 MARGIN = 1e-3
 """How far relative boxes may stick out of an image of unknown size."""
-
-_NOT_FINITE = 0x7C00
 
 
 class BadRegionsError(ValueError):
@@ -235,8 +233,7 @@ def half_features(features: Array) -> NDArray[np.float16]:
         raise BadRegionsError("wrong type", f"features are {features.dtype}, not floating point")
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         half = features.astype(np.float16, copy=False)
-    # Comparing the bits is seventeen times as fast as np.isfinite on 16-bit numbers.
-    if int((half.view(np.uint16) & 0x7FFF).max()) >= _NOT_FINITE:
+    if not all_finite(half):
         row, column = np.argwhere(~np.isfinite(half))[0]
         value = features[row, column]
         if np.isfinite(value):
