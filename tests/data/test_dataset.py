@@ -198,16 +198,25 @@ def test_the_signature_covers_everything(folder, tmp_path_factory):
 
     moved = {**CAPTIONS, "7": ("train", ["A cat on the mat.the dog"])}
     reordered = dict(reversed(CAPTIONS.items()))
+    swapped = dict(zip(["park", "9", "11", "7", "13"], CAPTIONS.values(), strict=True))
+    # The same text and the same words, parted elsewhere.
+    parted = [
+        {**CAPTIONS, "7": ("train", ["mat", " mat mat"])},
+        {**CAPTIONS, "7": ("train", ["mat mat", " mat"])},
+    ]
     variants = [
         signature("val"),
         signature(longest=3),
         signature(change=lambda copy: write_vocabulary(copy, [*WORDS, "more"])),
         signature(change=lambda copy: write_captions(copy, moved)),
         signature(change=lambda copy: write_captions(copy, reordered)),
+        signature(change=lambda copy: write_captions(copy, swapped)),
+        signature(change=lambda copy: write_captions(copy, parted[0])),
+        signature(change=lambda copy: write_captions(copy, parted[1])),
         signature(change=other_features),
     ]
     assert signature() == signature() == CaptionDataset(folder, "train").signature
-    assert len({signature(), *variants}) == 7
+    assert len({signature(), *variants}) == 10
 
 
 @pytest.mark.parametrize("captions_per_image", [None, 1, 2])

@@ -12,7 +12,7 @@ from ngsan.data.gallery import MOST_BOXES, write_gallery
 from ngsan.data.inspection import inspect
 from ngsan.data.store import Regions
 from ngsan.data.store_writer import StoreWriter
-from ngsan.text import ptb
+from ngsan.text import plain, ptb
 from ngsan.text.vocabulary import Origin, Vocabulary
 
 EVIL = '<script>alert("1")</script>'
@@ -56,21 +56,30 @@ def test_counts_made_by_hand(tmp_path):
         "train": {"images": 2, "captions": 3},
         "val": {"images": 1, "captions": 3},
     }
-    assert facts["vocabulary"]["words"] == 6
-    assert facts["vocabulary"]["ids"] == 7
-    assert facts["vocabulary"]["signature"] == vocabulary.signature
+    assert facts["vocabulary"] == 6
+    assert facts["vocabulary_facts"]["ids"] == 7
+    assert facts["vocabulary_facts"]["signature"] == vocabulary.signature
     # "a cat on the dog", "the dog", "cat": all 8 known; of "a zebra", "a zebra and a cat" 4 of 7.
-    assert facts["vocabulary"]["coverage"] == {"train": 1.0, "val": 4 / 7}
+    assert facts["vocabulary_facts"]["coverage"] == {"train": 1.0, "val": 4 / 7}
     words = facts["captions"]["words"]
     assert words["histogram"] == {"0": 1, "1": 1, "2": 2, "5": 2}
     assert (words["fewest"], words["mean"], words["most"]) == (0, 15 / 6, 5)
-    regions = facts["regions"]
-    assert (regions["images"], regions["total"], regions["feature_dim"]) == (3, 13, 3)
+    assert facts["regions"] == 13
+    regions = facts["region_facts"]
+    assert (regions["images"], regions["feature_dim"]) == (3, 3)
     assert (regions["fewest"], regions["mean"], regions["most"]) == (2, 13 / 3, 7)
     assert facts["missing"] == {"count": 1, "first": ["8"]}
     assert facts["orphaned"] == {"count": 1, "first": ["alone"]}
     assert facts["problems"] == ["1 captions have no words"]
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_word_that_is_spelled_as_the_unknown_one_is_not_known(tmp_path):
+    origin = Origin(plain.TOKENIZER_VERSION, 0, 0)
+    Vocabulary(["cat", "<unk>"], origin=origin).save(tmp_path / "vocabulary.json")
+    line = json.dumps({"id": "1", "split": "val", "captions": ["<unk> cat", "cat zebra"]})
+    (tmp_path / "captions.jsonl").write_text(line + "\n")
+    assert inspect(tmp_path)["vocabulary_facts"]["coverage"] == {"val": 0.5}
 
 
 def test_many_gaps_are_counted_and_the_first_named(tmp_path):
@@ -95,7 +104,7 @@ def test_features_alone(tmp_path):
     facts = inspect(tmp_path)
     assert facts["splits"] == {}
     assert facts["captions"] is facts["vocabulary"] is facts["missing"] is None
-    assert facts["regions"]["images"] == 1
+    assert facts["region_facts"]["images"] == 1
     assert facts["problems"] == []
 
 

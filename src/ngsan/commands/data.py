@@ -62,12 +62,12 @@ def _table(folder: str, facts: dict[str, Any]) -> Table:
     if facts["vocabulary"]:
         known = ", ".join(
             f"{100 * share:.2f}% of {split}"
-            for split, share in facts["vocabulary"]["coverage"].items()
+            for split, share in facts["vocabulary_facts"]["coverage"].items()
             if share is not None
         )
-        table.add_row("vocabulary", f"{facts['vocabulary']['words']:,} words; knows {known}")
+        table.add_row("vocabulary", f"{facts['vocabulary']:,} words; knows {known}")
     if facts["regions"]:
-        regions = facts["regions"]
+        regions = facts["region_facts"]
         table.add_row(
             "regions",
             f"{regions['images']:,} images, {_spread(regions)} each, {regions['feature_dim']} wide",

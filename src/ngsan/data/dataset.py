@@ -32,7 +32,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
     """The captioned images of one split.
 
     Words are encoded once and held as arrays, captions as one string of bytes: the 113,000 images
-    of COCO's training split take some 70 MB, shared by the workers of a loader. Features stay in
+    of COCO's training split take some 75 MB, shared by the workers of a loader. Features stay in
     the store until a batch asks for them.
 
     Attributes:

@@ -151,7 +151,7 @@ def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
         items = "".join(f"<li>{escape(problem)}</li>" for problem in facts["problems"])
         yield f'<div class="panel problems"><h2>Problems</h2><ul>{items}</ul></div>'
     if facts["splits"]:
-        coverage = (facts["vocabulary"] or {"coverage": {}})["coverage"]
+        coverage = (facts["vocabulary_facts"] or {"coverage": {}})["coverage"]
         yield _panel(
             "Splits",
             [
@@ -161,15 +161,16 @@ def _tables(facts: Mapping[str, Any]) -> Iterator[str]:
             head=("split", "images", "captions", "words known"),
         )
     if facts["vocabulary"]:
-        about = facts["vocabulary"]
-        rows = [("words", about["words"]), ("ids", about["ids"]), ("signature", about["signature"])]
+        about = facts["vocabulary_facts"]
+        rows = [("words", facts["vocabulary"]), ("ids", about["ids"])]
+        rows += [("signature", about["signature"])]
         yield _panel("Vocabulary", rows)
     if facts["captions"]:
         words = facts["captions"]["words"]
         yield _panel("Words in a caption", _spread(words), more=_bars(words["histogram"]))
     if facts["regions"]:
-        about = facts["regions"]
-        rows = [("images", about["images"]), ("regions", about["total"]), *_spread(about)]
+        about = facts["region_facts"]
+        rows = [("images", about["images"]), ("regions", facts["regions"]), *_spread(about)]
         rows += [("feature width", about["feature_dim"]), ("signature", about["signature"])]
         yield _panel("Regions", rows)
     for key, title in (("missing", "Without features"), ("orphaned", "Without captions")):

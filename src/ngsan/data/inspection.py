@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ngsan.data.captions import CAPTIONS, ImageCaptions, read_captions
+from ngsan.data.captions import CAPTIONS, SPLITS, ImageCaptions, read_captions
 from ngsan.data.shards import PARTIAL, STORE
 from ngsan.data.store import FeatureStore
 from ngsan.text import ptb
@@ -29,12 +29,14 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
         Plain values, ready for JSON:
 
         - `splits`: of each split `images` and `captions`;
-        - `vocabulary`: `words`, `ids`, `signature`, and `coverage`, the share of each split's
-          words that it knows;
+        - `vocabulary`: the number of its words;
+        - `vocabulary_facts`: `ids`, `signature`, and `coverage`, the share of each split's words
+          that it knows;
         - `captions`: `words` in a caption: `fewest`, `mean`, `most` and `histogram`, which counts
           the captions of each length. Words are cut as for the vocabulary, else as PTB does;
-        - `regions`: `images`, `total`, `fewest`, `mean` and `most` regions an image,
-          `feature_dim`, `boxes`, `signature`;
+        - `regions`: the number of regions of all images;
+        - `region_facts`: `images`, `fewest`, `mean` and `most` regions an image, `feature_dim`,
+          `boxes`, `signature`;
         - `missing`: captioned images without features, `count` and the `first`;
         - `orphaned`: images with features but no captions, likewise;
         - `problems`: sentences.
@@ -62,9 +64,11 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
         problems += store.verify()
     return {
         "splits": counts.splits(),
-        "vocabulary": _about_vocabulary(vocabulary, counts),
+        "vocabulary": None if vocabulary is None else len(vocabulary.words),
+        "vocabulary_facts": _about_vocabulary(vocabulary, counts),
         "captions": counts.lengths() if has_captions else None,
-        "regions": _about_regions(store),
+        "regions": None if store is None else int(store.counts().sum()),
+        "region_facts": _about_regions(store),
         **_gaps(counts.ids if has_captions else None, store),
         "problems": problems,
     }
@@ -95,8 +99,9 @@ class _Counts:
 
     def splits(self) -> dict[str, dict[str, int]]:
         return {
-            split: {"images": images, "captions": self.captions[split]}
-            for split, images in self.images.items()
+            split: {"images": self.images[split], "captions": self.captions[split]}
+            for split in SPLITS
+            if split in self.images
         }
 
     def lengths(self) -> dict[str, Any]:
@@ -132,7 +137,6 @@ def _about_vocabulary(vocabulary: Vocabulary | None, counts: _Counts) -> dict[st
     if vocabulary is None:
         return None
     return {
-        "words": len(vocabulary.words),
         "ids": len(vocabulary),
         "coverage": {
             split: counts.known_words[split] / words
@@ -149,7 +153,6 @@ def _about_regions(store: FeatureStore | None) -> dict[str, Any] | None:
     counts = Counter(store.counts().tolist())
     return {
         "images": len(store),
-        "total": sum(count * images for count, images in counts.items()),
         **_range(counts),
         "feature_dim": store.feature_dim,
         "boxes": store.has_boxes,
