@@ -33,7 +33,7 @@ def test_commands_exist(line):
     if words[:1] == ["make"]:
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
         assert words[1] in targets
-    elif words[:1] == ["ngsan"]:
+    elif words[0] == "ngsan":
         assert words[1] in COMMANDS
         for word in words[2:]:
             if word.startswith("configs/"):

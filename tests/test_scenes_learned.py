@@ -1,7 +1,8 @@
 """The scientific check, on small trained models.
 
 Without geometry a model cannot tell the relation of two objects; with Eq. 8 it can tell all but
-direction; with signed geometry it can tell direction too.
+direction; with signed geometry it can tell direction too. Shown twice: on the encoder, whose rows
+of a pair are read out by a linear layer, and on whole captioners.
 """
 
 import dataclasses
@@ -9,11 +10,13 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 
 from ngsan.config import SceneRunConfig
 from ngsan.data.synthetic import (
     FAMILIES,
     read_claim,
+    relation,
     sample_scenes,
     scene_vocabulary,
     scenes_to_batch,
@@ -25,59 +28,120 @@ from ngsan.train.cross_entropy import train
 
 RUN = SceneRunConfig()
 VOCABULARY = scene_vocabulary()
-SCENES = list(sample_scenes(400, fewest=2, most=2, seed=101))
-BATCH = scenes_to_batch(SCENES, VOCABULARY, seed=101)
+LEARNED = list(sample_scenes(RUN.scenes.train, fewest=2, most=2, seed=0))
+LEARNED_BATCH = scenes_to_batch(LEARNED, VOCABULARY)
+UNSEEN = list(sample_scenes(400, fewest=2, most=2, seed=101))
+UNSEEN_BATCH = scenes_to_batch(UNSEEN, VOCABULARY, seed=101)
+
+UNTOLD = -100
+
+
+class Reader(nn.Module):
+    """The encoder, and for each family a linear layer on the rows of the two objects."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.encoder = build_captioner(config).encoder
+        self.words = nn.ModuleDict(
+            {family: nn.Linear(2 * config.dim, len(words)) for family, words in FAMILIES.items()}
+        )
+
+    def forward(self, batch):
+        pair = self.encoder(batch.features, batch.boxes, batch.mask)[:, :2].flatten(1)
+        return {family: layer(pair) for family, layer in self.words.items()}
+
+
+def truths(scenes, family):
+    """The number of the word that is true of a scene's first object with regard to the second."""
+    words = [relation(scene.things[0].box, scene.things[1].box, family) for scene in scenes]
+    return torch.tensor([FAMILIES[family].index(w) if w else UNTOLD for w in words])
 
 
 @functools.cache
-def trained(name, *, signed=False, epochs=2):
-    torch.manual_seed(1)
-    config = dataclasses.replace(RUN.model.as_model(name), signed_geometry=signed)
-    captioner = build_captioner(config)
-    scenes = list(sample_scenes(RUN.scenes.train, fewest=2, most=2, seed=0))
-    training = dataclasses.replace(RUN.training, epochs=epochs)
-    train(captioner, scenes_to_batch(scenes, VOCABULARY), training)
-    return captioner
-
-
-def answers(captioner, family):
-    return choose_relations(captioner, SCENES, BATCH, VOCABULARY, family)
+def reader_answers(name, *, signed=False, epochs=8):
+    """For each family, the true and the chosen words for unseen scenes."""
+    torch.manual_seed(0)
+    reader = Reader(dataclasses.replace(RUN.model.as_model(name), signed_geometry=signed))
+    optimizer = torch.optim.Adam(reader.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs * len(LEARNED) // 64)
+    targets = {family: truths(LEARNED, family) for family in FAMILIES}
+    for _ in range(epochs):
+        for index in torch.randperm(len(LEARNED)).split(64):
+            logits = reader(LEARNED_BATCH[index])
+            losses = [nn.functional.cross_entropy(logits[f], targets[f][index]) for f in FAMILIES]
+            optimizer.zero_grad()
+            sum(losses).backward()
+            optimizer.step()
+            schedule.step()
+    with torch.no_grad():
+        chosen = {family: x.argmax(-1) for family, x in reader(UNSEEN_BATCH).items()}
+    return {
+        family: [
+            (FAMILIES[family][truth], FAMILIES[family][choice])
+            for truth, choice in zip(truths(UNSEEN, family), chosen[family], strict=True)
+            if truth != UNTOLD
+        ]
+        for family in FAMILIES
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_geometry_no_relation_can_be_told(family):
+    answers = reader_answers("san", epochs=3)[family]
     chance = 1 / len(FAMILIES[family])
-    assert balanced_accuracy(answers(trained("san"), family)) == pytest.approx(chance, abs=0.08)
+    assert balanced_accuracy(answers) == pytest.approx(chance, abs=0.08)
 
 
-@pytest.mark.parametrize(("family", "chance"), [("distance", 1 / 2), ("size", 1 / 2)])
-def test_with_eq_8_distance_and_size_can_be_told(family, chance):
-    assert balanced_accuracy(answers(trained("ng-san"), family)) > chance + 0.3
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_eq_8_all_but_direction_can_be_told(family):
+    assert balanced_accuracy(blur(reader_answers("ng-san")[family])) > 0.95
 
 
-def test_with_eq_8_the_arrangement_can_be_told():
-    """Beside, over/under or inside: three words once direction is left out."""
-    assert balanced_accuracy(blur(answers(trained("ng-san"), "arrangement"))) > 0.85
+@pytest.mark.parametrize("words", [("left of", "right of"), ("above", "below"), ("over", "under")])
+def test_with_eq_8_the_side_is_a_guess(words):
+    answers = [pair for family in FAMILIES for pair in reader_answers("ng-san")[family]]
+    sided = [(truth, said) for truth, said in answers if truth in words and said in words]
+    assert len(sided) > 40
+    assert balanced_accuracy(sided) == pytest.approx(0.5, abs=0.15)
 
 
-def test_with_eq_8_the_axis_can_be_told_but_not_the_side():
-    said = answers(trained("ng-san"), "direction")
-    assert balanced_accuracy(blur(said)) > 0.85
-    assert balanced_accuracy(said) == pytest.approx(0.5, abs=0.08)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_signed_geometry_direction_can_be_told_too(family):
+    assert balanced_accuracy(reader_answers("ng-san", signed=True)[family]) > 0.95
 
 
-def test_with_signed_geometry_the_side_can_be_told_too():
-    captioner = trained("ng-san", signed=True, epochs=8)
-    assert balanced_accuracy(answers(captioner, "direction")) > 0.75
-    assert balanced_accuracy(answers(captioner, "arrangement")) > 0.85
-    assert balanced_accuracy(answers(captioner, "size")) > 0.85
+@functools.cache
+def trained_captioner(name):
+    torch.manual_seed(1)
+    captioner = build_captioner(RUN.model.as_model(name))
+    train(captioner, LEARNED_BATCH, RUN.training)
+    return captioner
+
+
+def captioner_answers(name, family):
+    return choose_relations(trained_captioner(name), UNSEEN, UNSEEN_BATCH, VOCABULARY, family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_captioner_without_geometry_guesses(family):
+    chance = 1 / len(FAMILIES[family])
+    assert balanced_accuracy(captioner_answers("san", family)) == pytest.approx(chance, abs=0.08)
+
+
+def test_a_captioner_with_eq_8_tells_most_but_no_side():
+    told = [balanced_accuracy(blur(captioner_answers("ng-san", family))) for family in FAMILIES]
+    assert sum(told) / len(told) > 0.75  # by chance 0.46
+    direction = balanced_accuracy(captioner_answers("ng-san", "direction"))
+    assert direction == pytest.approx(0.5, abs=0.12)
 
 
 def test_captions_name_what_is_there_and_geometry_makes_them_true():
     true = {}
+    batch = UNSEEN_BATCH
     for name in ("san", "ng-san"):
-        said = caption_regions(trained(name), VOCABULARY, BATCH.features, BATCH.boxes, BATCH.mask)
-        claims = [(read_claim(caption), scene) for caption, scene in zip(said, SCENES, strict=True)]
+        captioner = trained_captioner(name)
+        said = caption_regions(captioner, VOCABULARY, batch.features, batch.boxes, batch.mask)
+        claims = [(read_claim(caption), scene) for caption, scene in zip(said, UNSEEN, strict=True)]
         assert sum(c is not None and c.names_of(s) for c, s in claims) > 380
         true[name] = sum(c is not None and c.holds_in(s) for c, s in claims)
     assert true["ng-san"] > 1.5 * true["san"]

@@ -83,7 +83,8 @@ def demo(
     console.print(
         "Appearance names the objects; only geometry tells how they stand to each other. Eq. 8 of "
         "the paper is blind to direction: it knows the axis, not the side, hence about 50. "
-        "Try: ngsan demo --model.signed_geometry true --training.epochs 8",
+        "Signed geometry can tell the side; a captioner learns it late: "
+        "ngsan demo --model.signed_geometry true --training.epochs 8",
         style="dim",
     )
 

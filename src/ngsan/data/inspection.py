@@ -139,9 +139,9 @@ def _about_vocabulary(vocabulary: Vocabulary | None, counts: _Counts) -> dict[st
     return {
         "ids": len(vocabulary),
         "coverage": {
-            split: counts.known_words[split] / words
-            for split, words in counts.words.items()
-            if words
+            split: counts.known_words[split] / counts.words[split]
+            for split in SPLITS
+            if counts.words[split]
         },
         "signature": vocabulary.signature,
     }

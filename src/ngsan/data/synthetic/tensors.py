@@ -4,7 +4,7 @@ Shapes: `S` scenes, `N` regions, `C` captions a scene, `T` words.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch import Tensor
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.collate import TokenTable, pad_regions
 from ngsan.data.store import Regions
-from ngsan.data.synthetic.relations import FAMILIES
 from ngsan.data.synthetic.scene import COLOURS, SHAPES, Scene
 from ngsan.data.synthetic.wording import all_words, sample_captions
 from ngsan.text.vocabulary import Vocabulary
@@ -74,11 +73,7 @@ def captions_to_tensors(
 
 
 def scenes_to_batch(
-    scenes: Sequence[Scene],
-    vocabulary: Vocabulary,
-    *,
-    seed: int = 0,
-    families: Iterable[str] = FAMILIES,
+    scenes: Sequence[Scene], vocabulary: Vocabulary, *, seed: int = 0
 ) -> CaptionBatch:
     """Scenes as tensors, padded to the most objects, with five captions each.
 
@@ -86,7 +81,6 @@ def scenes_to_batch(
         scenes: The scenes.
         vocabulary: Of `scene_vocabulary`.
         seed: Seed of the captions' choice and of the features' noise.
-        families: What the captions speak of; see `sample_captions`.
     """
     generator = torch.Generator().manual_seed(seed)
     regions = [
@@ -98,8 +92,7 @@ def scenes_to_batch(
         for scene in scenes
     ]
     captions = [
-        sample_captions(scene, random.Random(f"{seed}/{i}"), families=families)
-        for i, scene in enumerate(scenes)
+        sample_captions(scene, random.Random(f"{seed}/{i}")) for i, scene in enumerate(scenes)
     ]
     return CaptionBatch(
         *pad_regions(regions),
