@@ -192,6 +192,17 @@ def test_bad_lines_stop_or_are_counted(tmp_path, capsys):
     assert sorted(FeatureStore(tmp_path / "lax").ids()) == ["1", "3", "4"]
 
 
+def test_when_nothing_is_left_the_reasons_are_told(tmp_path, capsys):
+    (tmp_path / "bad.tsv").write_text("1\t320\t240\t1\t!!!!\t!!!!\n")
+    (tmp_path / "bad.csv").write_text("image,caption\n1.jpg, \n")
+    for kind, name in (("features", "tsv"), ("captions", "csv")):
+        words = (kind, name, tmp_path / f"bad.{name}", "--to", tmp_path / "data", "--skip-bad")
+        assert run(*words) == 2
+        error = capsys.readouterr().err
+        assert "no" in error
+        assert "skipped 1" in error
+
+
 def test_what_is_there_is_not_overwritten(tmp_path, captions, capsys):
     data = tmp_path / "data"
     assert run("captions", "csv", captions, "--to", data) == 0

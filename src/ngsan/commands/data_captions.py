@@ -176,7 +176,7 @@ def _import(options: Any, read: Callable[[Problems], Iterator[ImageCaptions]]) -
     if options.overwrite:
         complete.unlink(missing_ok=True)
     with progress_bar(console, "captions", None) as advance_to:
-        records = _counted(read(problems), advance_to)
+        records = _counted(read(problems), problems, advance_to)
         splits = write_captions(options.to, records, overwrite=not complete.exists())
     vocabulary = _vocabulary(options, splits) if given is None else given
     vocabulary.save(complete)
@@ -191,12 +191,17 @@ def _import(options: Any, read: Callable[[Problems], Iterator[ImageCaptions]]) -
 
 
 def _counted(
-    records: Iterator[ImageCaptions], advance_to: Callable[[float], None]
+    records: Iterator[ImageCaptions], problems: Problems, advance_to: Callable[[float], None]
 ) -> Iterator[ImageCaptions]:
-    for count, record in enumerate(records, start=1):
+    """The same records; tells how many have come, and says why if none has."""
+    count = 0
+    for record in records:
         yield record
+        count += 1
         if count % 1000 == 0:
             advance_to(count)
+    if not count:
+        raise ValueError("; ".join(("there is no image with captions", *problems.summary())))
 
 
 def _vocabulary(options: Any, splits: dict[str, tuple[int, int]]) -> Vocabulary:

@@ -194,7 +194,9 @@ def _import(options: Any, source: str, total: int, read: Reader) -> None:
                 lambda position: advance_to(position["done"]),
             )
         if not len(writer):
-            raise ValueError(f"{source}: not one image could be imported")
+            raise ValueError(
+                "; ".join((f"{source}: not one image could be imported", *problems.summary()))
+            )
         stored = len(writer)
     for line in problems.summary():
         console.print(line, style="yellow", highlight=False, markup=False)
