@@ -8,14 +8,13 @@ from rich.console import Console
 
 from ngsan.commands.command_line import Parser, progress_bar
 from ngsan.data.captions import CAPTIONS as CAPTIONS_FILE
-from ngsan.data.captions import ImageCaptions, read_captions, write_captions
+from ngsan.data.captions import VOCABULARY, ImageCaptions, read_captions, write_captions
 from ngsan.data.importers.captions_coco import coco_captions
 from ngsan.data.importers.captions_flickr import flickr_captions
 from ngsan.data.importers.captions_karpathy import karpathy_captions
 from ngsan.data.importers.captions_table import table_captions
 from ngsan.data.importers.captions_vatex import vatex_captions
 from ngsan.data.importers.problems import Problems
-from ngsan.data.inspection import VOCABULARY
 from ngsan.text.vocabulary import TOKENIZERS, Vocabulary
 
 FEW_CAPTIONS = 10_000

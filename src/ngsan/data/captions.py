@@ -22,6 +22,9 @@ from ngsan.data.importers.problems import Problems
 CAPTIONS = "captions.jsonl"
 """Name of the file in a dataset folder."""
 
+VOCABULARY = "vocabulary.json"
+"""The vocabulary's name there."""
+
 SPLITS = ("train", "val", "test")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

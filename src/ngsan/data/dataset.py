@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ngsan.data.batch import CaptionBatch
-from ngsan.data.captions import read_captions
+from ngsan.data.captions import VOCABULARY, read_captions
 from ngsan.data.collate import CaptionRows, TokenTable, pad_regions
-from ngsan.data.inspection import VOCABULARY
 from ngsan.data.sampler import Draw
 from ngsan.data.store import FeatureStore
 from ngsan.text.vocabulary import Vocabulary

@@ -6,14 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ngsan.data.captions import CAPTIONS, SPLITS, ImageCaptions, read_captions
+from ngsan.data.captions import CAPTIONS, SPLITS, VOCABULARY, ImageCaptions, read_captions
 from ngsan.data.shards import PARTIAL, STORE
 from ngsan.data.store import FeatureStore
 from ngsan.text import ptb
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
-
-VOCABULARY = "vocabulary.json"
-"""The vocabulary's name in a dataset folder."""
 
 _NAMED = 10
 
