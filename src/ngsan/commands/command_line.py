@@ -33,6 +33,22 @@ def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
     return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=Parser)
 
 
+def add_shared_arguments(parser: Parser, what: str) -> None:
+    """Adds what all importers take.
+
+    Args:
+        parser: The importer's.
+        what: What it imports: "captions" or "features".
+    """
+    parser.add_argument("--to", metavar="DIR", type=str, required=True, help="the dataset folder")
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="skip, count and report what is bad"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help=f"replace {what} that are there already"
+    )
+
+
 @contextmanager
 def progress_bar(
     console: Console, text: str, total: float | None

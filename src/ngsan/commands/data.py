@@ -16,7 +16,6 @@ from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
 
 Command = Callable[[list[str], str], None]
-Commands = Mapping[str, Command]
 
 
 def inspect_command(arguments: list[str], prog: str) -> None:
@@ -85,7 +84,7 @@ def _spread(numbers: dict[str, Any]) -> str:
     return f"{numbers['fewest']} to {numbers['most']}, {numbers['mean']:.1f} on average"
 
 
-TABLE: dict[str, Commands | Command] = {
+TABLE: dict[str, Mapping[str, Command] | Command] = {
     "captions": CAPTIONS,
     "features": FEATURES,
     "inspect": inspect_command,
@@ -94,15 +93,10 @@ TABLE: dict[str, Commands | Command] = {
 
 def usage() -> str:
     """The list of what `ngsan data` can do."""
-    rows = []
-    for name, entry in TABLE.items():
-        for words, command in (
-            ((f"{name} {kind}", one) for kind, one in entry.items())
-            if isinstance(entry, Mapping)
-            else ((name, entry),)
-        ):
-            rows.append(f"  {words:20} {(command.__doc__ or '').splitlines()[0]}")
-    lines = "\n".join(rows)
+    rows = [(f"captions {name}", importer.text) for name, importer in CAPTIONS.items()]
+    rows += [(f"features {name}", importer.text) for name, importer in FEATURES.items()]
+    rows.append(("inspect", inspect_command.__doc__ or ""))
+    lines = "\n".join(f"  {words:20} {text}" for words, text in rows)
     return (
         f"usage: ngsan data COMMAND ...\n\ncommands:\n{lines}\n\nEach explains itself with --help."
     )

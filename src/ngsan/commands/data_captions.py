@@ -1,12 +1,13 @@
 """`ngsan data captions`: brings captions, their split and a vocabulary into a dataset folder."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
-from ngsan.commands.command_line import Parser, progress_bar
+from ngsan.commands.command_line import Parser, add_shared_arguments, progress_bar
 from ngsan.data.captions import CAPTIONS as CAPTIONS_FILE
 from ngsan.data.captions import VOCABULARY, ImageCaptions, read_captions, write_captions
 from ngsan.data.importers.captions_coco import coco_captions
@@ -21,148 +22,114 @@ FEW_CAPTIONS = 10_000
 """Below as many captions every word is kept; from there on those seen more than 5 times."""
 
 
-def coco(arguments: list[str], prog: str) -> None:
-    """COCO annotation files, with the Karpathy split from two lists of ids."""
-    parser = _parser(prog, coco, count_in="all")
-    parser.add_argument("annotations", nargs="+", type=str, help="the JSON files")
-    parser.add_argument(
-        "--val-ids", type=str | None, help="ids of the validation split, a line each"
-    )
-    parser.add_argument("--test-ids", type=str | None, help="ids of the test split, a line each")
-    parser.add_argument("--split", type=str | None, help="put all images into this split")
-    options = parser.parse_args(arguments)
-    _import(
-        options,
-        lambda problems: coco_captions(
-            options.annotations,
-            val_ids=options.val_ids,
-            test_ids=options.test_ids,
-            split=options.split,
-            problems=problems,
-        ),
-    )
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "val_ids": {"type": str | None, "help": "ids of the validation split, a line each"},
+    "test_ids": {"type": str | None, "help": "ids of the test split, a line each"},
+    "split": {"type": str | None, "help": "put everything into this split"},
+    "train_list": {"type": str | None, "help": "image files of the training split, a line each"},
+    "val_list": {"type": str | None, "help": "image files of the validation split"},
+    "test_list": {"type": str | None, "help": "image files of the test split"},
+    "val": {"type": float, "default": 0.1, "help": "share of validation in a random split"},
+    "test": {"type": float, "default": 0.1, "help": "share of test in a random split"},
+    "seed": {"type": int, "default": 0, "help": "seed of a random split"},
+    "language": {"type": Literal["en", "zh"], "default": "en", "help": "which captions"},
+}
+"""Options of single importers, under the names of the readers' arguments."""
 
 
-def karpathy(arguments: list[str], prog: str) -> None:
-    """Karpathy's dataset_coco.json, dataset_flickr8k.json or dataset_flickr30k.json."""
-    parser = _parser(prog, karpathy, count_in="all")
-    parser.add_argument("file", type=str, help="the JSON file")
-    options = parser.parse_args(arguments)
-    _import(options, lambda problems: karpathy_captions(options.file, problems=problems))
+@dataclass(frozen=True)
+class CaptionImporter:
+    """A sub-command of `ngsan data captions`."""
+
+    text: str
+    """What it reads."""
+
+    read: Callable[..., Iterator[ImageCaptions]]
+    """The reader: gets a path, or paths, its options by keyword, and `problems`."""
+
+    options: tuple[str, ...] = ()
+    """Its keys of `_OPTIONS`."""
+
+    several: bool = False
+    """Whether it takes several files."""
+
+    count_in: Literal["all", "train"] = "train"
+    """The splits in which words are counted unless told otherwise."""
+
+    def __call__(self, arguments: list[str], prog: str) -> None:
+        """Reads the command line and imports."""
+        options = self._parser(prog).parse_args(arguments)
+        chosen = {name: options[name] for name in self.options}
+        _import(options, lambda problems: self.read(options.path, problems=problems, **chosen))
+
+    def _parser(self, prog: str) -> Parser:
+        parser = Parser(prog=prog, description=self.text)
+        if self.several:
+            parser.add_argument("path", metavar="FILE", type=str, nargs="+", help="the files")
+        else:
+            parser.add_argument("path", metavar="FILE", type=str, help="the file")
+        add_shared_arguments(parser, "captions")
+        for name in self.options:
+            parser.add_argument(f"--{name.replace('_', '-')}", **_OPTIONS[name])
+        parser.add_argument(
+            "--vocabulary",
+            type=str | None,
+            help="take this vocabulary file instead of making one from the captions",
+        )
+        parser.add_argument(
+            "--tokenizer",
+            type=Literal["plain", "ptb"],
+            default="plain",
+            help="how the vocabulary cuts captions into words",
+        )
+        parser.add_argument(
+            "--more-than",
+            type=int | None,
+            help="keep words seen more often than this (default: 5, or 0 below 10,000 captions)",
+        )
+        parser.add_argument(
+            "--count-in",
+            type=Literal["all", "train"],
+            default=self.count_in,
+            help="the splits in which words are counted",
+        )
+        return parser
 
 
-def flickr(arguments: list[str], prog: str) -> None:
-    """A token file of Flickr8k or Flickr30k, with the published lists or a random split."""
-    parser = _parser(prog, flickr)
-    parser.add_argument("file", type=str, help="the token file")
-    for split in ("train", "val", "test"):
-        parser.add_argument(f"--{split}-list", type=str | None, help=f"image files of {split}")
-    _add_random_split(parser)
-    options = parser.parse_args(arguments)
-    _import(
-        options,
-        lambda problems: flickr_captions(
-            options.file,
-            train_list=options.train_list,
-            val_list=options.val_list,
-            test_list=options.test_list,
-            val=options.val,
-            test=options.test,
-            seed=options.seed,
-            problems=problems,
-        ),
-    )
-
-
-def table(arguments: list[str], prog: str) -> None:
-    """Your own captions: CSV with the columns image and caption, or JSON lines."""
-    parser = _parser(prog, table)
-    parser.add_argument("file", type=str, help="the CSV or JSON lines file")
-    _add_random_split(parser)
-    options = parser.parse_args(arguments)
-    _import(
-        options,
-        lambda problems: table_captions(
-            options.file,
-            val=options.val,
-            test=options.test,
-            seed=options.seed,
-            problems=problems,
-        ),
-    )
-
-
-def vatex(arguments: list[str], prog: str) -> None:
-    """VATEX files of captioned video clips."""
-    parser = _parser(prog, vatex)
-    parser.add_argument("annotations", nargs="+", type=str, help="the JSON files")
-    parser.add_argument("--split", type=str | None, help="put all clips into this split")
-    parser.add_argument("--language", type=Literal["en", "zh"], default="en", help="which captions")
-    options = parser.parse_args(arguments)
-    _import(
-        options,
-        lambda problems: vatex_captions(
-            options.annotations,
-            split=options.split,
-            language=options.language,
-            problems=problems,
-        ),
-    )
-
+_RANDOM = ("val", "test", "seed")
+_TABLE = CaptionImporter(
+    "Your own captions: CSV with the columns image and caption, or JSON lines.",
+    table_captions,
+    _RANDOM,
+)
 
 CAPTIONS = {
-    "coco": coco,
-    "karpathy": karpathy,
-    "flickr": flickr,
-    "csv": table,
-    "jsonl": table,
-    "vatex": vatex,
+    "coco": CaptionImporter(
+        "COCO annotation files, with the Karpathy split from two lists of ids.",
+        coco_captions,
+        ("val_ids", "test_ids", "split"),
+        several=True,
+        count_in="all",
+    ),
+    "karpathy": CaptionImporter(
+        "Karpathy's dataset_coco.json, dataset_flickr8k.json or dataset_flickr30k.json.",
+        karpathy_captions,
+        count_in="all",
+    ),
+    "flickr": CaptionImporter(
+        "A token file of Flickr8k or Flickr30k, with the published lists or a random split.",
+        flickr_captions,
+        ("train_list", "val_list", "test_list", *_RANDOM),
+    ),
+    "csv": _TABLE,
+    "jsonl": _TABLE,
+    "vatex": CaptionImporter(
+        "VATEX files of captioned video clips.",
+        vatex_captions,
+        ("split", "language"),
+        several=True,
+    ),
 }
-
-
-def _parser(
-    prog: str, command: Callable[..., None], *, count_in: Literal["all", "train"] = "train"
-) -> Parser:
-    """The options that all caption importers share."""
-    parser = Parser(prog=prog, description=command.__doc__)
-    parser.add_argument("--to", type=str, required=True, help="the dataset folder")
-    parser.add_argument(
-        "--skip-bad", action="store_true", help="skip, count and report what is bad"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace captions that are there already"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        type=str | None,
-        help="take this vocabulary file instead of making one from the captions",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Literal["plain", "ptb"],
-        default="plain",
-        help="how the vocabulary cuts captions into words",
-    )
-    parser.add_argument(
-        "--more-than",
-        type=int | None,
-        help="keep words seen more often than this (default: 5, or 0 below 10,000 captions)",
-    )
-    parser.add_argument(
-        "--count-in",
-        type=Literal["all", "train"],
-        default=count_in,
-        help="the splits in which words are counted",
-    )
-    return parser
-
-
-def _add_random_split(parser: Parser) -> None:
-    for split in ("val", "test"):
-        parser.add_argument(
-            f"--{split}", type=float, default=0.1, help=f"share of {split} in a random split"
-        )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random split")
 
 
 def _import(options: Any, read: Callable[[Problems], Iterator[ImageCaptions]]) -> None:
