@@ -1,5 +1,12 @@
+import os
+
 import pytest
 import torch
+from hypothesis import settings
+
+# A busy machine is no failure; and what lands must not depend on luck.
+settings.register_profile("ngsan", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("ngsan")
 
 
 @pytest.fixture(autouse=True)

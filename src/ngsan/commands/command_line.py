@@ -6,7 +6,14 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Parser(ArgumentParser):
@@ -58,17 +65,18 @@ def progress_bar(
     Args:
         console: Where to show it.
         text: What is being done.
-        total: How much there is to do, or None when that is not known.
+        total: How much there is to do, or None when that is not known; what is done is then
+            shown as a number of images.
 
     Yields:
         A function to be told how much is done.
     """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
+    how_far = (
+        (TextColumn("{task.completed:,.0f} images"), TimeElapsedColumn())
+        if total is None
+        else (TaskProgressColumn(), TimeRemainingColumn(elapsed_when_finished=True))
     )
+    columns = (TextColumn("{task.description}"), BarColumn(), *how_far)
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(text, total=total)
         yield lambda done: progress.update(task, completed=done)

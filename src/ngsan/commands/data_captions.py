@@ -166,6 +166,7 @@ def _counted(
         count += 1
         if count % 1000 == 0:
             advance_to(count)
+    advance_to(count)
     if not count:
         raise ValueError("; ".join(("there is no image with captions", *problems.summary())))
 
