@@ -17,7 +17,7 @@ ALLOWED = {
     "models": {"nn", "config"},
     "data": {"text"},
     "train": {"models", "nn", "decoding", "data", "config", "text"},
-    "predict": {"models", "decoding", "text"},
+    "predict": {"models", "nn", "decoding", "text"},
     "probe": {"models", "data", "text"},
     "commands": {"", "config", "data", "models", "predict", "probe", "text", "train"},
 }

@@ -36,6 +36,12 @@ def test_demo_trains_and_compares(capsys):
         assert part in out
 
 
+def test_demo_with_hardly_anything_to_score(capsys):
+    words = ["--scenes.train", "32", "--scenes.test", "1", "--compare", "san", "--show", "0"]
+    assert main(["demo", *words]) == 0
+    assert "by chance" in capsys.readouterr().out
+
+
 def test_describe_counts_parameters(capsys):
     assert main(["describe", "--config", "configs/image/n_san.yaml", "--model.layers", "1"]) == 0
     out = capsys.readouterr().out
@@ -58,7 +64,11 @@ def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
         (["describe", "--model.layers", "0"], "layers: 0 must be at least 1"),
         (["describe", "--model.geometry", "kye"], "geometry: 'kye'"),
         (["describe", "--model.decoder_norm", "instance"], "autoregressive decoder"),
-        (["demo", "--compare", "[sam]"], "'sam' is not one of"),
+        (["demo", "--compare", "sam"], "'sam' is not one of"),
+        (["demo", "--compare", "san,san"], "twice"),
+        (["demo", "--compare", ""], "compare: ''"),
+        (["demo", "--show", "-1"], "show: -1"),
+        (["demo", "--model.geometry", "key"], "follow from the models"),
         (["demo", "--model.vocab_size", "9"], "model.vocab_size: 9, but the scenes have 35"),
     ],
 )

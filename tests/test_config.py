@@ -87,7 +87,15 @@ def test_names_agree_with_those_of_nn():
         ("[1, 2]", "expected keys and values"),
         ("model: {layers: [", "run.yaml"),
         ("training: {learning_rate: -1}", r"training\.learning_rate: -1 must be above 0"),
-        ("training: {learning_rate: .nan}", r"training\.learning_rate: nan"),
+        ("training: {learning_rate: .nan}", r"training\.learning_rate: nan is not finite"),
+        ("training: {clip: .inf}", r"training\.clip: inf is not finite"),
+        ("model: {geometry: query+query}", r"model\.geometry: .* twice"),
+        (
+            "model: {geometry: absolute, dim: 36, heads: 4}",
+            r"model\.dim: 36 must be divisible by 8",
+        ),
+        ("scenes: {fewest: 7}", r"scenes\.fewest: 7 must be below 7"),
+        ("0", "expected keys and values"),
         ("scenes: {fewest: 5, most: 3}", r"scenes\.most: 3 must be at least 5"),
         ("scenes: {most: 9}", r"scenes\.most: 9 must be below 7"),
     ],
@@ -101,6 +109,11 @@ def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path, text, message):
 def test_an_empty_file_means_the_defaults(tmp_path):
     (tmp_path / "run.yaml").write_text("")
     assert read_yaml(SceneRunConfig, tmp_path / "run.yaml") == SceneRunConfig()
+
+
+def test_numbers_as_yaml_has_them(tmp_path):
+    (tmp_path / "run.yaml").write_text("training: {learning_rate: 1e-4}")
+    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml").training.learning_rate == 1e-4
 
 
 def test_a_whole_number_is_a_float_too():

@@ -8,6 +8,8 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
+import re
 import textwrap
 import types
 from dataclasses import dataclass, field
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+_FLOAT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 
 MODELS: dict[str, dict[str, str]] = {
     "san": {"norm": "none", "geometry": "none"},
@@ -102,9 +106,19 @@ class CaptionerConfig:
             raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
         if self.dim % 2:
             raise ValueError(f"dim: {self.dim} must be even, for sinusoidal word positions")
-        if self.geometry != "none":
-            for term in self.geometry.split("+"):
-                check_choice("geometry", term.strip(), GEOMETRY_TERMS)
+        for term in self.geometry_terms:
+            check_choice("geometry", term, GEOMETRY_TERMS)
+        if len(set(self.geometry_terms)) < len(self.geometry_terms):
+            raise ValueError(f"geometry: {self.geometry!r} names a term twice")
+        if "absolute" in self.geometry_terms and self.dim % 8:
+            raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
+
+    @property
+    def geometry_terms(self) -> tuple[str, ...]:
+        """The terms that `geometry` sums; none for "none"."""
+        if self.geometry == "none":
+            return ()
+        return tuple(term.strip() for term in self.geometry.split("+"))
 
     @classmethod
     def for_model(cls, model: str, **overrides: Any) -> "CaptionerConfig":
@@ -147,7 +161,7 @@ class SceneConfig:
         check_types(self)
         for name in ("train", "test"):
             check_range(self, name, at_least=1)
-        check_range(self, "fewest", at_least=2)
+        check_range(self, "fewest", at_least=2, below=7)
         check_range(self, "most", at_least=self.fewest, below=7)
 
 
@@ -253,6 +267,8 @@ def check_types(config: Any) -> None:
         allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         if float in allowed:
             allowed = (*allowed, int)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{item.name}: {value} is not finite")
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             wanted = getattr(hint, "__name__", str(hint))
             raise ValueError(f"{item.name}: {value!r} is not of type {wanted}")
@@ -282,6 +298,8 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
             raise ValueError(f"unknown key {path!r}; {hint}")
         if dataclasses.is_dataclass(hints[key]):
             value = from_dict(hints[key], value, path)
+        elif hints[key] is float and isinstance(value, str) and _FLOAT.fullmatch(value):
+            value = float(value)  # YAML 1.1 takes 1e-4 for a word
         arguments[key] = value
     try:
         return cls(**arguments)
@@ -294,7 +312,8 @@ def read_yaml(cls: type[T], path: str | Path) -> T:
     import yaml
 
     try:
-        return from_dict(cls, yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {})
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return from_dict(cls, {} if values is None else values)
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ngsan.decoding.greedy import greedy
 from ngsan.models.captioner import Captioner
+from ngsan.nn.geometry import check_boxes
 from ngsan.text.vocabulary import Vocabulary
 
 
@@ -31,6 +32,8 @@ def caption_regions(
         mask: (B, N) boolean, True = a real region, or None.
         longest: Most words of a caption.
     """
+    if boxes is not None:
+        check_boxes(boxes, mask)
     memory = captioner.encode(features, boxes, mask)
 
     def next_logits(words: Tensor) -> Tensor:

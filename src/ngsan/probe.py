@@ -3,12 +3,13 @@
 A question takes a true claim of a scene and lets the model choose between the words of its family:
 does it find "the red ball is left of the blue box" most probable, or right of, above, below?
 Accuracy is the mean over the words that are true, so a model that cannot tell gets one over the
-number of words, whatever it prefers to say. `blur` maps the words
-that differ in direction alone to one, so that what Eq. 8 can see is told from what it cannot.
+number of words, whatever it prefers to say. `blur` maps the words that differ in direction alone
+to one, so that what Eq. 8 can see is told from what it cannot.
 
 Shapes: `S` scenes, `N` regions, `C` captions, `T` words.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -76,6 +77,8 @@ def choose_relations(
         claims = true_claims(scene)[family]
         if claims:
             questions.append((index, claims[index % len(claims)]))
+    if not questions:
+        return []
     rows = torch.tensor([index for index, _ in questions])
     choices = [
         [Claim(claim.a, word, claim.b).worded(TEMPLATES[2]) for word in FAMILIES[family]]
@@ -89,10 +92,12 @@ def choose_relations(
 
 
 def balanced_accuracy(answers: Sequence[tuple[str, str]]) -> float:
-    """The share of right answers for each true word, averaged over the words."""
+    """The share of right answers for each true word, averaged over the words; NaN of none."""
     right: dict[str, list[bool]] = defaultdict(list)
     for truth, answer in answers:
         right[truth].append(truth == answer)
+    if not right:
+        return math.nan
     return sum(sum(group) / len(group) for group in right.values()) / len(right)
 
 

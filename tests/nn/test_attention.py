@@ -154,3 +154,48 @@ def test_dropout_only_acts_in_training():
     assert torch.equal(attend(query, key, value), Attend()(query, key, value))
     attend.train()
     assert not torch.allclose(attend(query, key, value), Attend()(query, key, value))
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf")])
+def test_padding_may_hold_anything(make_boxes, backend, garbage):
+    norm = InstanceNorm(12, affine=True)
+    bias = GeometryBias("query+key+relation", dim=12, heads=3)
+    attention = MultiHeadAttention(12, 3, query_norm=norm, score_bias=bias, backend=backend)
+    mask = torch.tensor([[True, True, True, False], [False] * 4])
+    boxes = make_boxes(2, 4).float()
+    clean = torch.randn(2, 4, 12)
+    dirty = clean.masked_fill(~mask.unsqueeze(-1), garbage).requires_grad_()
+    geometry = relative_geometry(boxes, mask)
+    out = attention(dirty, mask=mask, geometry=geometry)
+    torch.testing.assert_close(out, attention(clean, mask=mask, geometry=geometry))
+    out.square().sum().backward()
+    assert dirty.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in attention.parameters())
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+def test_no_images_and_no_regions_are_fine(shape):
+    x = torch.randn(*shape, 12)
+    attention = MultiHeadAttention(12, 3, query_norm=BatchNorm(12), key_norm=InstanceNorm())
+    assert attention(x).shape == x.shape
+    assert attention.query_norm.running_mean.eq(0).all()
+
+
+def test_parts_that_do_not_fit_are_errors():
+    with pytest.raises(ValueError, match="width of 512 and 8 heads"):
+        MultiHeadAttention(64, 4, score_bias=GeometryBias())
+    with pytest.raises(ValueError, match="0 heads"):
+        MultiHeadAttention(64, 0)
+    with pytest.raises(ValueError, match="does not fit elements"):
+        GeometryBias()(torch.zeros(1, 3, 3, 4), torch.zeros(1, 4, 512))
+
+
+def test_geometry_keeps_its_precision_in_a_half_precision_model(make_boxes):
+    bias = GeometryBias("relation", dim=12, heads=3)
+    boxes, x = make_boxes(2, 6).float(), torch.randn(2, 6, 12)
+    exact = bias(relative_geometry(boxes), x)
+    bias = bias.bfloat16()
+    assert relative_geometry(boxes.bfloat16()).dtype == torch.float32
+    gate = bias(relative_geometry(boxes), x.bfloat16()).float().exp()
+    torch.testing.assert_close(gate, exact.exp(), atol=0.05, rtol=0.05)

@@ -120,3 +120,13 @@ def test_wrong_use_is_an_error():
     with pytest.raises(ValueError, match="unknown norm 'group'"):
         build_norm("group", 4)
     assert build_norm("none", 4) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_clean_of_padding(name):
+    norm = randomized(build_norm(name, 5))
+    x, mask = ragged()
+    x.requires_grad_()
+    norm(x, mask).square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in norm.parameters())

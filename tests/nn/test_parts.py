@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from ngsan.nn import DecoderLayer, FeedForward, MultiHeadAttention, sinusoidal, word_cross_entropy
+from ngsan.nn import (
+    DecoderLayer,
+    FeedForward,
+    InstanceNorm,
+    MultiHeadAttention,
+    sinusoidal,
+    word_cross_entropy,
+)
 from ngsan.nn.layers import Residual
 from tests import reference
 
@@ -41,6 +48,13 @@ def test_word_cross_entropy_of_nothing_is_zero_and_wrong_shapes_are_errors():
 def test_decoder_layer_wants_causal_attention():
     with pytest.raises(ValueError, match="must be causal"):
         DecoderLayer(MultiHeadAttention(8, 2), MultiHeadAttention(8, 2), FeedForward(8, 16), 8)
+
+
+def test_decoder_layer_refuses_instance_norm_of_words_in_cross_attention():
+    causal = MultiHeadAttention(8, 2, causal=True)
+    cross = MultiHeadAttention(8, 2, query_norm=InstanceNorm())
+    with pytest.raises(ValueError, match="words that are still to be written"):
+        DecoderLayer(causal, cross, FeedForward(8, 16), 8)
 
 
 def test_unknown_place_of_layer_norm_is_an_error():

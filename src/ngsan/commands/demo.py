@@ -46,7 +46,7 @@ class _Test:
 
 
 def demo(
-    compare: Sequence[str] = ("san", "ng-san"),
+    compare: str = "san,ng-san",
     model: CaptionerConfig = _DEFAULT.model,
     scenes: SceneConfig = _DEFAULT.scenes,
     training: TrainingConfig = _DEFAULT.training,
@@ -55,7 +55,7 @@ def demo(
     """Trains models on the built-in scenes and compares what they say of unseen ones.
 
     Args:
-        compare: Names of the models to train: san, n-san, g-san, ng-san.
+        compare: The models to train, joined by commas: san, n-san, g-san, ng-san.
         model: Shape of the models; norm and geometry are set by each model's name.
         scenes: The scenes.
         training: The training.
@@ -63,17 +63,19 @@ def demo(
     """
     import torch
 
-    for name in compare:
-        check_choice("compare", name, tuple(MODELS))
+    names = _names(compare, model)
+    if show < 0:
+        raise ValueError(f"show: {show} must be at least 0")
     vocabulary = scene_vocabulary()
     for key, wanted in (("vocab_size", len(vocabulary)), ("feature_dim", FEATURE_DIM)):
         if getattr(model, key) != wanted:
             raise ValueError(f"model.{key}: {getattr(model, key)}, but the scenes have {wanted}")
     console = Console()
     test = _test_set(scenes, vocabulary)
-    learned = scenes_to_batch(list(_sample(scenes, scenes.train, scenes.seed)), vocabulary)
+    train_scenes = _sample(scenes, scenes.train, scenes.seed)
+    learned = scenes_to_batch(train_scenes, vocabulary, seed=scenes.seed)
     captioners = {}
-    for name in compare:
+    for name in names:
         torch.manual_seed(training.seed)
         captioners[name] = build_captioner(model.as_model(name))
         _train(console, name, captioners[name], learned, training)
@@ -87,6 +89,17 @@ def demo(
         "ngsan demo --model.signed_geometry true --training.epochs 8",
         style="dim",
     )
+
+
+def _names(compare: str, model: CaptionerConfig) -> list[str]:
+    names = [name.strip() for name in compare.split(",")]
+    for name in names:
+        check_choice("compare", name, tuple(MODELS))
+    if len(set(names)) < len(names):
+        raise ValueError(f"compare: {compare!r} names a model twice")
+    if (model.norm, model.geometry) != (_DEFAULT.model.norm, _DEFAULT.model.geometry):
+        raise ValueError("model.norm and model.geometry follow from the models that you compare")
+    return names
 
 
 def _sample(config: SceneConfig, count: int, seed: int) -> Sequence[Scene]:
@@ -112,7 +125,9 @@ def _train(
     with Progress(*columns, console=console) as progress:
         steps = steps_of(len(data), config)
         task = progress.add_task("", total=steps, name=f"{name.upper():6}", loss=float("nan"))
-        train(captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss))
+        train(
+            captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss.item())
+        )
 
 
 def _captions(captioner: Captioner, test: _Test) -> list[str]:
@@ -135,14 +150,13 @@ def _examples(test: _Test, captions: dict[str, list[str]], show: int) -> Table:
 
 
 def _truth(scene: Scene) -> str:
-    """All that is true of a scene's first pair of objects."""
+    """What is true of a scene's first pair of objects, told from the side that has more to tell."""
     first, second = scene.things[:2]
+    told = []
     for a, b in ((first, second), (second, first)):
-        words = [relation(a.box, b.box, family) for family in FAMILIES]
-        told = ", ".join(word for word in words if word)
-        if told:
-            return f"the {a.name} is {told} the {b.name}"
-    return ""
+        words = [word for family in FAMILIES if (word := relation(a.box, b.box, family))]
+        told.append((len(words), f"the {a.name} is {', '.join(words)} the {b.name}"))
+    return max(told)[1]
 
 
 def _scores(test: _Test, captioners: dict[str, Captioner], captions: dict[str, list[str]]) -> Table:

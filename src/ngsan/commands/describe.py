@@ -29,11 +29,19 @@ def describe(model: CaptionerConfig = CaptionerConfig(), yaml: bool = False) -> 
         return
     console.print(_parts(model))
     console.print(_models(model))
-    console.print(
-        "The paper's 41.5 M for query- and key-dependent bias does not follow from its text: one "
-        "more projection of 512 x 512 a layer makes 41.3 M.",
-        style="dim",
-    )
+    if _is_paper_s(model):
+        console.print(
+            "The paper's 41.5 M for query- and key-dependent bias does not follow from its text: "
+            "one more projection of 512 x 512 a layer makes 41.3 M.",
+            style="dim",
+        )
+
+
+def _is_paper_s(config: CaptionerConfig) -> bool:
+    """Whether all sizes but the number of layers are the paper's."""
+    paper = CaptionerConfig()
+    sizes = ("vocab_size", "feature_dim", "dim", "hidden_dim")
+    return all(getattr(config, name) == getattr(paper, name) for name in sizes)
 
 
 def _parts(config: CaptionerConfig) -> Table:
@@ -63,15 +71,13 @@ def _parts(config: CaptionerConfig) -> Table:
 def _models(config: CaptionerConfig) -> Table:
     from ngsan.models import build_captioner
 
-    table = Table(
-        "model", "norm", "geometry", title=f"The paper's models with {config.layers} layers"
-    )
+    table = Table("model", "norm", "geometry", title=f"The paper's models with L = {config.layers}")
     table.add_column("millions of parameters", justify="right")
     table.add_column("paper", justify="right")
     for name, keys in MODELS.items():
         captioner = build_captioner(config.as_model(name))
         millions = sum(p.numel() for p in captioner.parameters()) / 1e6
-        paper = PAPER_MILLIONS.get(name, {}).get(config.layers)
+        paper = PAPER_MILLIONS.get(name, {}).get(config.layers) if _is_paper_s(config) else None
         table.add_row(
             name.upper(),
             keys["norm"],

@@ -34,8 +34,7 @@ def build_captioner(model: str | CaptionerConfig = "ng-san", **overrides: Any) -
 
 
 def _encoder(config: CaptionerConfig) -> RegionEncoder:
-    terms = [] if config.geometry == "none" else config.geometry.split("+")
-    bias_kind = "+".join(term for term in terms if term.strip() != "absolute")
+    bias_kind = "+".join(term for term in config.geometry_terms if term != "absolute")
 
     def bias() -> GeometryBias | None:
         if not bias_kind:
@@ -75,7 +74,7 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
         feature_dim=config.feature_dim,
         dim=config.dim,
         dropout=config.dropout,
-        absolute=AbsoluteGeometry(config.dim) if "absolute" in config.geometry else None,
+        absolute=AbsoluteGeometry(config.dim) if "absolute" in config.geometry_terms else None,
         signed_geometry=config.signed_geometry,
         final_norm=config.norm_place == "pre",
     )

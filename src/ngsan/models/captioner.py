@@ -65,7 +65,7 @@ class RegionEncoder(nn.Module):
         if boxes is not None and self.absolute is not None:
             x = x + self.absolute(boxes, mask).to(x.dtype)
         if boxes is not None and self.relative:
-            geometry = relative_geometry(boxes, mask, signed=self.signed_geometry).to(x.dtype)
+            geometry = relative_geometry(boxes, mask, signed=self.signed_geometry)
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, mask=mask, geometry=geometry, record=record)
@@ -134,8 +134,9 @@ class WordDecoder(nn.Module):
         captions = words if words.ndim == 3 else words.unsqueeze(1)
         # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
         x = self.embed(captions) * math.sqrt(self.embed.embedding_dim)  # (B, C, T, D)
-        positions = torch.arange(words.shape[-1], device=words.device, dtype=x.dtype)
-        x = self.dropout(x + sinusoidal(positions, x.shape[-1]))
+        exact = torch.promote_types(x.dtype, torch.float32)
+        positions = torch.arange(words.shape[-1], device=words.device, dtype=exact)
+        x = self.dropout(x + sinusoidal(positions, x.shape[-1]).to(x.dtype))
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
         logits: Tensor = self.output(self.norm(x))

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ngsan.nn.masks import check_mask
+
 Backend = Literal["fused", "explicit"]
 
 
@@ -42,12 +44,8 @@ def _visible(
         visible: Boolean, broadcastable to (B, H, T, S), True = may be attended to; None for all.
         reaches: Boolean, broadcastable to (B, H, T, 1), False = sees nothing; None for all True.
     """
-    images, _, keys, _ = key.shape
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != (images, keys)):
-        raise ValueError(
-            f"mask must be boolean of shape {(images, keys)} (images, keys), "
-            f"not {mask.dtype} of shape {tuple(mask.shape)}"
-        )
+    check_mask(mask, key.transpose(1, 2))
+    keys = key.shape[2]
     order = None
     if causal:
         if query.shape[2] != keys:

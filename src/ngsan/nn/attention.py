@@ -10,8 +10,18 @@ from torch import Tensor, nn
 
 from ngsan.nn.attend import Attend, AttentionMaps, Backend
 from ngsan.nn.geometry import GeometryBias
-from ngsan.nn.masks import check_mask
+from ngsan.nn.masks import check_mask, zero_padding
 from ngsan.nn.normalize import Norm
+
+
+def refuse_in_decoder(*norms: Norm | None) -> None:
+    """Raises a `ValueError` if a norm takes its statistics over the words of a caption."""
+    if any(norm is not None and norm.needs_all_elements for norm in norms):
+        raise ValueError(
+            "a norm over the elements cannot be used in an autoregressive decoder: its "
+            "statistics take in the words that are still to be written, so training would "
+            "see the future and generation would not. Use it in the encoder, or layer norm"
+        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -42,16 +52,15 @@ class MultiHeadAttention(nn.Module):
             backend: See `Attend`.
         """
         super().__init__()
-        if dim % heads:
+        if heads < 1 or dim % heads:
             raise ValueError(f"a model width of {dim} does not divide into {heads} heads")
-        if causal and any(
-            norm is not None and norm.needs_all_elements for norm in (query_norm, key_norm)
-        ):
+        if score_bias is not None and (score_bias.dim, score_bias.heads) != (dim, heads):
             raise ValueError(
-                "a norm over the elements cannot be used in an autoregressive decoder: its "
-                "statistics take in the words that are still to be written, so training would "
-                "see the future and generation would not. Use it in the encoder, or layer norm"
+                f"the score bias is made for a width of {score_bias.dim} and {score_bias.heads} "
+                f"heads, the attention for {dim} and {heads}"
             )
+        if causal:
+            refuse_in_decoder(query_norm, key_norm)
         self.heads = heads
         self.causal = causal
         self.query = nn.Linear(dim, dim)
@@ -86,6 +95,9 @@ class MultiHeadAttention(nn.Module):
         """
         source = x if memory is None else memory
         check_mask(mask, source)
+        # A weight of zero does not silence a value that is no number.
+        source = zero_padding(source, mask)
+        x = source if memory is None else x
         query, key, value = self.query(x), self.key(source), self.value(source)
         if self.query_norm is not None:
             query = self.query_norm(query, mask if memory is None else None)
@@ -100,7 +112,8 @@ class MultiHeadAttention(nn.Module):
         return joined
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)  # (B, H, T, K)
+        split = x.reshape(*x.shape[:2], self.heads, x.shape[2] // self.heads)
+        return split.transpose(1, 2)  # (B, H, T, K)
 
     def _bias(self, x: Tensor, geometry: Tensor | None) -> Tensor | None:
         if self.score_bias is None:

@@ -23,7 +23,9 @@ SMALLEST_GATE = 1e-6
 BIAS_TERMS = ("content-independent", "query", "key", "relation")
 """The terms of `GeometryBias`; any sum of them is written with `+`, as in "query+key"."""
 
-_BOX_WAVES, _BOX_SCALE, _BOX_LONGEST = 16, 100.0, 1_000.0
+# How relation networks (Hu et al. 2018) embed a number: scaled by 100, as 16 waves of lengths up to
+# 1000. Absolute geometry takes the same scale.
+_WAVES, _WAVE_SCALE, _WAVE_LONGEST = 16, 100.0, 1_000.0
 
 
 def check_boxes(boxes: Tensor, mask: Tensor | None = None) -> None:
@@ -47,7 +49,7 @@ def check_boxes(boxes: Tensor, mask: Tensor | None = None) -> None:
 
 
 def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
-    """Checks boxes as far as is free of cost and puts a harmless box in place of padding."""
+    """Boxes checked as far as is free of cost, in at least 32 bits, harmless at padding."""
     if boxes.ndim != 3 or boxes.shape[-1] != 4:
         raise ValueError(f"boxes must be (images, regions, 4), not {tuple(boxes.shape)}")
     if not boxes.is_floating_point():
@@ -55,6 +57,7 @@ def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
     check_mask(mask, boxes)
     if boxes.device.type == "cpu" and not torch.compiler.is_compiling():
         check_boxes(boxes, mask)
+    boxes = boxes.to(torch.promote_types(boxes.dtype, torch.float32))
     return boxes if mask is None else boxes.masked_fill(~mask.unsqueeze(-1), 0.5)
 
 
@@ -79,7 +82,8 @@ def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool
         signed: Whether to append the two features that tell direction.
 
     Returns:
-        (B, N, N, 4), or (B, N, N, 6) when signed; finite, at padding meaningless.
+        (B, N, N, 4), or (B, N, N, 6) when signed, in at least single precision; finite, unless
+        a box is so small that a ratio overflows; at padding meaningless.
     """
     boxes = _usable_boxes(boxes, mask)
     centre, size = boxes[..., :2], boxes[..., 2:]
@@ -128,7 +132,7 @@ class AbsoluteGeometry(nn.Module):
                 f"absolute geometry needs boxes relative to the image, from 0 to 1; the largest "
                 f"number here is {boxes.max().item():g}: divide by the image's width and height"
             )
-        waves = sinusoidal(boxes * _BOX_SCALE, self.dim // 4, longest=_BOX_LONGEST)
+        waves = sinusoidal(boxes * _WAVE_SCALE, self.dim // 4, longest=_WAVE_LONGEST)
         return waves.flatten(-2)
 
 
@@ -167,6 +171,7 @@ class GeometryBias(nn.Module):
         super().__init__()
         terms = bias_terms(kind)
         self.kind = kind
+        self.dim = dim
         self.heads = heads
         self.width = width
         self.features = 6 if signed else 4
@@ -176,9 +181,7 @@ class GeometryBias(nn.Module):
         )
         self.query = nn.Linear(dim, heads * width) if "query" in terms else None
         self.key = nn.Linear(dim, heads * width) if "key" in terms else None
-        self.relation = (
-            nn.Linear(self.features * _BOX_WAVES, heads) if "relation" in terms else None
-        )
+        self.relation = nn.Linear(self.features * _WAVES, heads) if "relation" in terms else None
 
     def forward(self, geometry: Tensor, x: Tensor) -> Tensor:
         """The bias of every head and pair.
@@ -195,9 +198,15 @@ class GeometryBias(nn.Module):
                 f"this bias reads {self.features} geometry features a pair, not "
                 f"{geometry.shape[-1]}: signed={self.features == 6} in relative_geometry gives them"
             )
+        if geometry.shape[:3] != (*x.shape[:2], x.shape[1]):
+            raise ValueError(
+                f"geometry of shape {tuple(geometry.shape)} does not fit elements of shape "
+                f"{tuple(x.shape)}"
+            )
         biases = []
         if self.embedding is not None:
-            embedded = self.embedding(geometry).relu()  # (B, N, N, G)
+            # Geometry keeps its precision up to here, whatever the model's.
+            embedded = self.embedding(geometry.to(self.embedding.weight.dtype)).relu()
             if self.content_independent is not None:
                 biases.append(self.content_independent(embedded).relu().permute(0, 3, 1, 2))
             if self.query is not None:
@@ -207,8 +216,9 @@ class GeometryBias(nn.Module):
                 key = self.key(x).unflatten(-1, (self.heads, self.width))
                 biases.append(torch.einsum("bjhg,bijg->bhij", key, embedded))
         if self.relation is not None:
-            waves = sinusoidal(geometry * _BOX_SCALE, _BOX_WAVES, longest=_BOX_LONGEST)
-            gate = self.relation(waves.flatten(-2)).relu().permute(0, 3, 1, 2)
+            waves = sinusoidal(geometry * _WAVE_SCALE, _WAVES, longest=_WAVE_LONGEST)
+            waves = waves.flatten(-2).to(self.relation.weight.dtype)
+            gate = self.relation(waves).relu().permute(0, 3, 1, 2)
             biases.append(gate.clamp(min=SMALLEST_GATE).log())
         return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
-from ngsan.nn.attention import MultiHeadAttention
+from ngsan.nn.attention import MultiHeadAttention, refuse_in_decoder
 from ngsan.nn.feedforward import FeedForward
 
 NormPlace = Literal["post", "pre"]
@@ -97,6 +97,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         if not self_attention.causal:
             raise ValueError("the decoder's self-attention must be causal")
+        refuse_in_decoder(cross_attention.query_norm)  # its queries are words, too
         self.self_attention = self_attention
         self.self_residual = Residual(dim, dropout=dropout, place=norm_place)
         self.cross_attention = cross_attention

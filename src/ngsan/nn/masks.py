@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def check_mask(mask: Tensor | None, elements: Tensor, name: str = "mask") -> None:
+def check_mask(mask: Tensor | None, elements: Tensor) -> None:
     """Raises a `ValueError` unless `mask` is boolean and fits the leading axes of `elements`.
 
     Only shapes and types are read, so a device is never waited for.
@@ -15,15 +15,14 @@ def check_mask(mask: Tensor | None, elements: Tensor, name: str = "mask") -> Non
     Args:
         mask: (B, N) boolean, True = real, or None when all elements are real.
         elements: (B, N, ...) what the mask speaks of.
-        name: What to call the mask in the message.
     """
     if mask is None:
         return
     if mask.dtype != torch.bool:
-        raise ValueError(f"{name} must be boolean with True = real, not {mask.dtype}")
+        raise ValueError(f"mask must be boolean with True = real, not {mask.dtype}")
     if mask.shape != elements.shape[:2]:
         raise ValueError(
-            f"{name} of shape {tuple(mask.shape)} does not fit elements of shape "
+            f"mask of shape {tuple(mask.shape)} does not fit elements of shape "
             f"{tuple(elements.shape)}: expected {tuple(elements.shape[:2])}"
         )
 

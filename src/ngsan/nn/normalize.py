@@ -24,8 +24,7 @@ def _statistics_dtype(x: Tensor) -> torch.dtype:
 def _moments(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of the real elements along `axes`; zeros where there are none."""
     if mask is None:
-        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-        return mean, variance
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     real = mask.unsqueeze(-1)
     count = real.sum(axes, keepdim=True).clamp(min=1)
     mean = zero_padding(x, mask).sum(axes, keepdim=True) / count
@@ -37,7 +36,8 @@ class InstanceNorm(nn.Module):
     """Normalises each channel over the regions of one image (Eq. 6-7).
 
     The paper finds the form without the affine part of Eq. 7 best (Table 2), so it is the
-    default. One region, or equal regions, have no spread and become zero (plus the shift).
+    default. One region, or equal regions, have no spread and become zero (plus the shift), up to
+    rounding.
     """
 
     needs_all_elements = True
@@ -70,6 +70,7 @@ class InstanceNorm(nn.Module):
             (B, N, C), zeros at padding.
         """
         check_mask(mask, x)
+        x = zero_padding(x, mask)  # before anything else, or its gradient would not be clean
         wide = x.to(_statistics_dtype(x))
         mean, variance = _moments(wide, mask, (1,))
         normalized = (wide - mean) * torch.rsqrt(variance + self.eps)
@@ -107,6 +108,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalises; arguments and result as in `InstanceNorm.forward`."""
         check_mask(mask, x)
+        x = zero_padding(x, mask)  # before anything else, or its gradient would not be clean
         wide = x.to(_statistics_dtype(x))
         if self.training:
             mean, variance = _moments(wide, mask, (0, 1))
@@ -118,10 +120,8 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, x: Tensor, mask: Tensor | None) -> None:
-        if mask is None:
-            count = torch.tensor(x.shape[0] * x.shape[1], device=x.device)
-        else:
-            count = mask.sum()
+        real = mask if mask is not None else torch.ones(x.shape[:2], device=x.device)
+        count = real.sum()
         unbiased = variance.flatten() * count / (count - 1).clamp(min=1)
         # A batch of padding alone has nothing to teach.
         momentum = self.momentum * (count > 0)
@@ -149,6 +149,7 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalises; arguments and result as in `InstanceNorm.forward`."""
         check_mask(mask, x)
+        x = zero_padding(x, mask)
         normalized = F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         return zero_padding(normalized, mask)
 

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from ngsan.config import TrainingConfig
 from ngsan.data.batch import CaptionBatch
 from ngsan.models.captioner import Captioner
+from ngsan.nn.geometry import check_boxes
 from ngsan.nn.losses import word_cross_entropy
 
 
@@ -28,7 +30,7 @@ def train(
     captioner: Captioner,
     data: CaptionBatch,
     config: TrainingConfig,
-    on_step: Callable[[float], None] = lambda loss: None,
+    on_step: Callable[[Tensor], None] = lambda loss: None,
 ) -> None:
     """Trains a captioner in place.
 
@@ -36,8 +38,12 @@ def train(
         captioner: The model.
         data: What it learns from.
         config: How.
-        on_step: Called with the loss after every step.
+        on_step: Called with the loss after every step; to read it waits for the device.
+
+    Note: dropout draws from torch's global generator, which is seeded here.
     """
+    if data.boxes is not None:
+        check_boxes(data.boxes, data.mask)
     order = torch.Generator().manual_seed(config.seed)
     torch.manual_seed(config.seed)
     optimizer = torch.optim.Adam(captioner.parameters(), betas=(0.9, 0.98))
@@ -60,6 +66,6 @@ def train(
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.clip)
             optimizer.step()
-            on_step(loss.item())
+            on_step(loss.detach())
             step += 1
     captioner.eval()

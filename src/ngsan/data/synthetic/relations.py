@@ -2,7 +2,8 @@
 
 Words come in families; of a family at most one is true of an ordered pair, and none where the
 pair is not clearly one or the other. Boxes are `cxcywh` relative to the canvas; y grows downwards,
-as in pictures.
+as in pictures. Inside means that one box lies in the other: a small thing in the corner of a ball's
+box counts, as it would for a detector.
 """
 
 import math
