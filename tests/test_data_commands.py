@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.data import FeatureStore
+from ngsan.data import FeatureStore, StoreWriter
+from ngsan.data.lock import folder_lock
 
 ROOT = Path(__file__).parents[1]
 
@@ -104,8 +105,23 @@ def test_coco_with_karpathy_lists(tmp_path):
     (tmp_path / "val.txt").write_text("4\n")
     (tmp_path / "test.txt").write_text("5\n")
     files = [tmp_path / "captions_train2014.json", tmp_path / "captions_val2014.json"]
+    splits = {1: "train", 2: "restval", 3: "train", 4: "val", 5: "test"}
+    karpathy = [
+        {
+            "cocoid": i,
+            "filename": f"{i}.jpg",
+            "split": split,
+            "sentences": [{"raw": "a", "tokens": []}],
+        }
+        for i, split in splits.items()
+    ]
+    (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": karpathy}))
+    his = ["--karpathy", tmp_path / "dataset_coco.json"]
+    assert run("captions", "coco", *files, *his, "--to", tmp_path / "his") == 0
     lists = ["--val-ids", tmp_path / "val.txt", "--test-ids", tmp_path / "test.txt"]
     assert run("captions", "coco", *files, *lists, "--to", tmp_path / "data") == 0
+    captions = [(tmp_path / name / "captions.jsonl").read_text() for name in ("his", "data")]
+    assert captions[0] == captions[1]
     assert run("inspect", tmp_path / "data", "--json", tmp_path / "facts.json") == 0
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert facts["splits"] == {
@@ -211,6 +227,81 @@ def test_what_is_there_is_not_overwritten(tmp_path, captions, capsys):
     assert run("captions", "csv", captions, "--to", data, "--overwrite") == 0
     (data / "vocabulary.json").unlink()  # as a kill before the vocabulary leaves it
     assert run("captions", "csv", captions, "--to", data) == 0
+
+
+def test_a_failed_import_leaves_what_is_there(tmp_path, captions):
+    data = tmp_path / "data"
+    assert run("captions", "csv", captions, "--to", data) == 0
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    (tmp_path / "bad.csv").write_text("image,caption\n1.jpg,\n")
+    for name in ("nowhere.csv", "bad.csv"):
+        assert run("captions", "csv", tmp_path / name, "--to", data, "--overwrite") == 2
+        assert {path.name: path.read_bytes() for path in data.iterdir()} == before
+
+
+def test_two_caption_imports_at_once(tmp_path, captions, capsys):
+    data = tmp_path / "data"
+    with folder_lock(data / "captions.lock"):
+        assert run("captions", "csv", captions, "--to", data) == 2
+    assert "another import" in capsys.readouterr().err
+    assert run("captions", "csv", captions, "--to", data) == 0
+
+
+def test_an_import_goes_on_with_its_own_source_and_options_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        StoreWriter.__init__, "__kwdefaults__", {"shard_bytes": 400, "overwrite": False}
+    )
+    write_tsv(tmp_path / "bad.tsv", 9)
+    with (tmp_path / "bad.tsv").open("a") as file:
+        file.write("rubbish\n")
+    data = tmp_path / "data"
+    assert run("features", "tsv", tmp_path / "bad.tsv", "--to", data) == 2
+    options = ["--skip-bad", "--box-format", "xywh"]
+    assert run("features", "tsv", tmp_path / "bad.tsv", "--to", data, *options) == 2
+    assert "another source" in capsys.readouterr().err
+    assert run("features", "tsv", tmp_path / "bad.tsv", "--to", data, "--skip-bad") == 0
+    assert "going on after" in capsys.readouterr().out
+    for number in range(1, 10):
+        expect(FeatureStore(data), number, *make_regions(number))
+
+
+def test_a_mended_file_can_be_imported_at_once(tmp_path):
+    (tmp_path / "bad.tsv").write_text("rubbish\n")
+    assert run("features", "tsv", tmp_path / "bad.tsv", "--to", tmp_path / "data") == 2
+    write_tsv(tmp_path / "bad.tsv", 3)
+    assert run("features", "tsv", tmp_path / "bad.tsv", "--to", tmp_path / "data") == 0
+
+
+def test_a_damaged_index_is_no_traceback(tmp_path, capsys):
+    write_tsv(tmp_path / "trainval.tsv", 20)
+    data = tmp_path / "data"
+    assert run("features", "tsv", tmp_path / "trainval.tsv", "--to", data) == 0
+    index = data / "features" / "index.safetensors"
+    content = index.read_bytes()
+    for place in range(len(content) // 2, len(content), 7):
+        index.write_bytes(content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1 :])
+        with pytest.raises(SystemExit) as stopped:
+            run("inspect", data, "--verify")
+        assert stopped.value.code == 1
+    assert "index.safetensors" in capsys.readouterr().out
+
+
+def test_relative_boxes_that_stick_out_are_not_taken_for_pixels(tmp_path, capsys):
+    (tmp_path / "regions").mkdir()
+    boxes = np.array([[0.2, 0.3, 0.6, 1.01]])
+    sides = {"image_w": 640, "image_h": 480}
+    np.savez(tmp_path / "regions" / "1.npz", features=np.ones((1, 4)), bbox=boxes, **sides)
+    assert run("features", "npz", tmp_path / "regions", "--to", tmp_path / "data") == 2
+    assert "--box-unit" in capsys.readouterr().err
+
+
+def test_features_that_lie_on_their_side(tmp_path):
+    (tmp_path / "regions").mkdir()
+    features, boxes, size = make_regions(1, count=5)
+    sides = {"image_w": size[0], "image_h": size[1], "num_bbox": 5}
+    np.savez(tmp_path / "regions" / "1.npz", x=features.T, bbox=boxes, **sides)
+    assert run("features", "npz", tmp_path / "regions", "--to", tmp_path / "data") == 0
+    expect(FeatureStore(tmp_path / "data"), 1, features, boxes, size)
 
 
 @pytest.mark.parametrize(

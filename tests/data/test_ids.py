@@ -14,6 +14,8 @@ from ngsan.data.ids import canonical_id, id_of_file
         " 391895\n",
         "COCO_val2014_000000391895",
         "COCO_test2015_000000391895",
+        "COCO_test2015_000000391895.jpg",
+        "000000391895.PNG",
     ],
 )
 def test_these_are_the_same_image(value):
@@ -22,7 +24,13 @@ def test_these_are_the_same_image(value):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0, "0"), ("000", "0"), ("1000268201_693b08cb0e", "1000268201_693b08cb0e"), ("n.1", "n.1")],
+    [
+        (0, "0"),
+        ("000", "0"),
+        ("1000268201_693b08cb0e", "1000268201_693b08cb0e"),
+        ("n.1", "n.1"),
+        ("dog.jpg", "dog"),
+    ],
 )
 def test_others_stand_for_themselves(value, expected):
     assert canonical_id(value) == expected
@@ -37,3 +45,8 @@ def test_what_is_no_id(value):
 def test_id_of_file():
     assert id_of_file("some/where/COCO_train2014_000000000009.jpg") == "9"
     assert id_of_file("holiday.2020.png") == "holiday.2020"
+
+
+@pytest.mark.parametrize("value", ["a.jpg.jpg", "a .jpg", "00.png", ".jpg", "COCO_val2014_1.gif"])
+def test_the_canonical_form_is_final(value):
+    assert canonical_id(canonical_id(value)) == canonical_id(value)

@@ -132,7 +132,7 @@ class TestRoundTrip:
             assert "000391895" in writer
             assert 8 not in writer
         store = FeatureStore(tmp_path)
-        assert list(store.ids()) == ["391895", "7", "äöü.jpg"]
+        assert list(store.ids()) == ["391895", "7", "äöü"]
         for image_id in (391895, "391895", "000000391895", "COCO_val2014_000000391895", " 391895"):
             assert image_id in store
             same(store[image_id], make_regions(1))

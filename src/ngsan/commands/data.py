@@ -38,13 +38,18 @@ def inspect_command(arguments: list[str], prog: str) -> None:
     console.print(_table(options.folder, facts))
     for problem in facts["problems"]:
         console.print(f"problem: {problem}", style="red", markup=False, highlight=False)
-    if options.verify and not facts["problems"]:
-        console.print("verified: every checksum is right")
+    if options.verify and facts["regions"] is not None:
+        console.print("verified: every checksum of the features is right")
     if options.json:
         Path(options.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     page = Path(options.html) if options.html else Path(options.folder) / "inspect.html"
     write_gallery(
-        options.folder, page, images=options.images, count=options.count, seed=options.seed
+        options.folder,
+        page,
+        facts=facts,
+        images=options.images,
+        count=options.count,
+        seed=options.seed,
     )
     console.print(f"page: {page}", highlight=False, markup=False, soft_wrap=True)
     if facts["problems"]:

@@ -16,6 +16,7 @@ from ngsan.data.importers.captions_karpathy import karpathy_captions
 from ngsan.data.importers.captions_table import table_captions
 from ngsan.data.importers.captions_vatex import vatex_captions
 from ngsan.data.importers.problems import Problems
+from ngsan.data.lock import folder_lock
 from ngsan.text.vocabulary import TOKENIZERS, Vocabulary
 
 FEW_CAPTIONS = 10_000
@@ -25,6 +26,7 @@ FEW_CAPTIONS = 10_000
 _OPTIONS: dict[str, dict[str, Any]] = {
     "val_ids": {"type": str | None, "help": "ids of the validation split, a line each"},
     "test_ids": {"type": str | None, "help": "ids of the test split, a line each"},
+    "karpathy": {"type": str | None, "help": "Karpathy's dataset_coco.json, for its split"},
     "split": {"type": str | None, "help": "put everything into this split"},
     "train_list": {"type": str | None, "help": "image files of the training split, a line each"},
     "val_list": {"type": str | None, "help": "image files of the validation split"},
@@ -105,9 +107,9 @@ _TABLE = CaptionImporter(
 
 CAPTIONS = {
     "coco": CaptionImporter(
-        "COCO annotation files, with the Karpathy split from two lists of ids.",
+        "COCO annotation files, with the Karpathy split from lists of ids or his file.",
         coco_captions,
-        ("val_ids", "test_ids", "split"),
+        ("val_ids", "test_ids", "karpathy", "split"),
         several=True,
         count_in="all",
     ),
@@ -139,13 +141,13 @@ def _import(options: Any, read: Callable[[Problems], Iterator[ImageCaptions]]) -
     # The vocabulary comes last and shows that the import is complete: captions without one are of
     # an import that was killed, and are written anew.
     complete = Path(options.to) / VOCABULARY
-    if options.overwrite:
-        complete.unlink(missing_ok=True)
-    with progress_bar(console, "captions", None) as advance_to:
-        records = _counted(read(problems), problems, advance_to)
-        splits = write_captions(options.to, records, overwrite=not complete.exists())
-    vocabulary = _vocabulary(options, splits) if given is None else given
-    vocabulary.save(complete)
+    with folder_lock(Path(options.to) / "captions.lock"):
+        with progress_bar(console, "captions", None) as advance_to:
+            records = _counted(read(problems), problems, advance_to)
+            overwrite = options.overwrite or not complete.exists()
+            splits = write_captions(options.to, records, overwrite=overwrite)
+        vocabulary = _vocabulary(options, splits) if given is None else given
+        vocabulary.save(complete)
     for line in problems.summary():
         console.print(line, style="yellow", highlight=False, markup=False)
     for split, (images, captions) in splits.items():

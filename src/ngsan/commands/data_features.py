@@ -1,5 +1,6 @@
 """`ngsan data features`: brings features of regions or frames into a dataset folder."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ngsan.data.importers.features_tensors import read_tensors, tensors_total
 from ngsan.data.importers.features_tsv import BOTTOM_UP_FIELDS, read_tsv, tsv_total
 from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import BoxFormat, BoxRules, BoxUnit, GridAxes
+from ngsan.data.splits import read_id_list
 from ngsan.data.store_writer import StoreWriter
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -26,6 +28,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "the columns in their order, joined by commas",
     },
     "boxes": {"type": str | None, "help": "a second folder, with the boxes"},
+    "ids": {"type": str | None, "help": "the image id of each row, a line each"},
     "grid": {
         "type": GridAxes,
         "default": "hwd",
@@ -61,15 +64,21 @@ class FeatureImporter:
     def __call__(self, arguments: list[str], prog: str) -> None:
         """Reads the command line and imports."""
         options = self._parser(prog).parse_args(arguments)
-        chosen = {name: options[name] for name in self.options if name not in _BOXES}
-        beside = {"boxes": chosen["boxes"]} if "boxes" in chosen else {}
-        total = self.total(options.path, **beside)
+        chosen = {name: options[name] for name in self.options}
+        paths = [Path(name) for name in (options.path if self.several else [options.path])]
+        beside = [Path(chosen[name]) for name in ("boxes", "ids") if chosen.get(name)]
+        fingerprint = _fingerprint([*paths, *beside], chosen)
+        if chosen.get("ids"):
+            chosen["ids"] = list(read_id_list(chosen["ids"]))
+        told = {name: chosen[name] for name in ("boxes", "ids") if chosen.get(name)}
+        total = self.total(options.path, **told)
+        kind = prog.split()[-1]
+        source = f"{kind} {', '.join(path.name for path in paths)} ({total}, {fingerprint})"
         if "fields" in chosen:
             chosen["fields"] = chosen["fields"].split(",")
         if _BOXES[0] in self.options:
+            chosen = {name: value for name, value in chosen.items() if name not in _BOXES}
             chosen["box_rules"] = _box_rules(options)
-        names = options.path if self.several else [options.path]
-        source = f"{prog.split()[-1]} {', '.join(Path(name).name for name in names)} ({total})"
         _import(
             options,
             source,
@@ -109,7 +118,7 @@ FEATURES = {
         "An HDF5 file, as the public captioners store features.",
         read_hdf5,
         hdf5_total,
-        ("grid", *_BOXES),
+        ("ids", "grid", *_BOXES),
     ),
     "tensors": FeatureImporter(
         "A folder of one .safetensors or .pt file an image.",
@@ -123,6 +132,16 @@ FEATURES = {
         frames_total,
     ),
 }
+
+
+def _fingerprint(paths: list[Path], options: dict[str, Any]) -> str:
+    """Tells sources and ways to read them apart, so that an import goes on with its own alone."""
+    digest = hashlib.blake2b(repr(sorted(options.items())).encode(), digest_size=6)
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            about = file.stat()
+            digest.update(f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()
 
 
 def _box_rules(options: Any) -> BoxRules:

@@ -98,7 +98,8 @@ def write_captions(
     Args:
         folder: The dataset folder; it is made if need be.
         records: The images, each once.
-        overwrite: Whether captions that are already there are replaced.
+        overwrite: Whether captions that are already there are replaced; their vocabulary goes
+            with them.
 
     Returns:
         Images and captions of every split that has any.
@@ -126,6 +127,7 @@ def write_captions(
                 raise ValueError("there is no image with captions to write")
             file.flush()
             os.fsync(file.fileno())
+        path.with_name(VOCABULARY).unlink(missing_ok=True)  # it was that of other captions
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -74,6 +74,7 @@ def write_gallery(
     folder: str | Path,
     to: str | Path,
     *,
+    facts: dict[str, Any] | None = None,
     images: str | Path | None = None,
     count: int = 24,
     seed: int = 0,
@@ -83,6 +84,7 @@ def write_gallery(
     Args:
         folder: The dataset folder; captions or features alone are enough.
         to: The HTML file, which is written anew.
+        facts: What `inspect` said of the folder; None to ask it.
         images: The folder of the pictures, which become small JPEGs in the page. Without it, or
             where a picture is not found, a plain box of the image's proportions stands for it.
         count: Images to show, chosen by chance.
@@ -93,7 +95,7 @@ def write_gallery(
         raise ValueError(f"count: {count} must be at least 0")
     if images is not None and not Path(images).is_dir():
         raise ValueError(f"images: {images} is not a folder")
-    facts = inspect(folder)
+    facts = inspect(folder) if facts is None else facts
     store = None if facts["regions"] is None else FeatureStore(folder)
     cards = [
         _card(record, None if store is None or record.id not in store else store[record.id], images)

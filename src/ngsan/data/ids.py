@@ -4,14 +4,20 @@ import re
 from numbers import Integral
 from pathlib import Path
 
+_PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+_VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov")
+FILES = frozenset((*_PICTURES, *_VIDEOS))
+"""Endings of pictures and videos; a name that has one stands for the image without it."""
+
 _COCO_FILE = re.compile(r"COCO_(?:train|val|test)\d{4}_(\d+)")
 
 
 def canonical_id(value: str | int) -> str:
     """The one form in which an image id is stored and compared.
 
-    A number is written without leading zeros, so 391895, "391895", "000000391895" and
-    "COCO_val2014_000000391895" are the same image. Any other string stands for itself.
+    A number is written without leading zeros, so 391895, "391895", "000000391895.jpg" and
+    "COCO_val2014_000000391895.jpg" are the same image. Any other name stands for itself, without
+    the ending of a picture or video.
 
     Raises:
         ValueError: There is nothing in it, or it is neither a string nor an integer.
@@ -21,6 +27,8 @@ def canonical_id(value: str | int) -> str:
     text = str(value).strip()
     if not text:
         raise ValueError("an image id cannot be empty")
+    while Path(text).suffix.lower() in FILES:
+        text = text[: -len(Path(text).suffix)].strip()
     match = _COCO_FILE.fullmatch(text)
     if match:
         text = match[1]

@@ -58,7 +58,9 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
     if counts.caption_lengths[0]:
         problems.append(f"{counts.caption_lengths[0]} captions have no words")
     if store is not None and verify:
-        problems += store.verify()
+        damage = store.verify()
+        problems += damage
+        store = None if damage else store  # what is damaged tells nothing
     return {
         "splits": counts.splits(),
         "vocabulary": None if vocabulary is None else len(vocabulary.words),

@@ -123,15 +123,19 @@ class Manifest:
 
     @property
     def signature(self) -> str:
-        """BLAKE2b over all that the manifest says, hence over every byte of the store."""
-        return hashlib.blake2b(_dump(self._fields()), digest_size=16).hexdigest()
+        """BLAKE2b over the checksums of the files: the same for the same features."""
+        fields = self._fields()
+        told = {name: fields[name] for name in ("shards", "index", "has_boxes", "format")}
+        return hashlib.blake2b(_dump(told), digest_size=16).hexdigest()
 
     def _fields(self) -> dict[str, Any]:
         return {**asdict(self), "images": self.images, "regions": self.regions}
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`."""
-        return _dump({**self._fields(), "signature": self.signature})
+        fields = {**self._fields(), "signature": self.signature}
+        own = hashlib.blake2b(_dump(fields), digest_size=16).hexdigest()
+        return _dump({**fields, "checksum": own})
 
     def with_shard(self, shard: FileEntry, position: Any) -> "Manifest":
         """The state after one more shard."""
@@ -139,7 +143,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """Reads a manifest and checks it against the signature in it.
+        """Reads a manifest and checks it against the checksum in it.
 
         Raises:
             FileNotFoundError: It is not there.
@@ -159,7 +163,8 @@ class Manifest:
                 f"{FORMAT}: import the features again, or use the version that wrote it"
             )
         try:
-            signature, _, _ = (fields.pop(name) for name in ("signature", "images", "regions"))
+            for name in ("signature", "checksum", "images", "regions"):
+                fields.pop(name)
             shards = tuple(FileEntry(**shard) for shard in fields.pop("shards"))
             index = fields.pop("index")
             manifest = cls(**fields, shards=shards, index=index and FileEntry(**index))
@@ -168,7 +173,7 @@ class Manifest:
             raise ValueError(f"{damaged} ({error})") from None
         # Byte for byte, so that not even a changed blank goes unseen.
         if not whole:
-            raise ValueError(f"{damaged} (its text does not match its signature {signature})")
+            raise ValueError(f"{damaged} (its text does not match its checksum)")
         return manifest
 
 
@@ -278,6 +283,8 @@ def find_image(
     place = bisect_left(hashes, number)
     while place < len(hashes) and hashes[place] == number:
         row = rows[place]
+        if not 0 <= row < starts[-1]:
+            raise ValueError(f"the index of the features is damaged: it names image {row}")
         shard_number = bisect_right(starts, row) - 1
         shard = shard_of(shard_number)
         image = row - starts[shard_number]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from ngsan.data.captions import SPLITS, image_id, numbered_lines
+from ngsan.data.ids import FILES
 from ngsan.data.importers.problems import Problems
 
 _NAMES = {
@@ -18,9 +19,6 @@ _NAMES = {
     "test": "test",
     "testing": "test",
 }
-_FILES = frozenset(
-    ".jpg .jpeg .png .gif .bmp .webp .tif .tiff .mp4 .avi .webm .mkv .mov".split()  # noqa: SIM905
-)
 
 
 def canonical_split(name: object) -> str:
@@ -66,7 +64,7 @@ def id_and_file(name: object, problems: Problems, where: str) -> tuple[str, str 
     """
     if isinstance(name, str):
         file = PurePosixPath(name.strip().replace("\\", "/"))
-        if file.suffix.lower() in _FILES:
+        if file.suffix.lower() in FILES:
             identity = image_id(file.stem, problems, where)
             return None if identity is None else (identity, str(file))
     identity = image_id(name, problems, where)

@@ -6,19 +6,18 @@ count; the folder is renamed to `features` as the very last step. Whatever kills
 leaves a `features.partial` that the same import takes up again, and never half a store.
 """
 
-import fcntl
-import os
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.data.ids import canonical_id
+from ngsan.data.lock import release_lock, take_lock
 from ngsan.data.shards import (
     INDEX,
     MANIFEST,
@@ -80,7 +79,7 @@ class StoreWriter:
         self._partial = self.folder / PARTIAL
         self._shard_bytes = shard_bytes
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _take_lock(self.folder / _LOCK)
+        self._lock = take_lock(self.folder / _LOCK)
         try:
             if (self.folder / STORE).exists():
                 # What a kill right after the exchange of two stores left over.
@@ -180,12 +179,14 @@ class StoreWriter:
     def _take_up(self, source: str, overwrite: bool) -> Manifest:
         """The state of the interrupted import in `features.partial`, or of a new one."""
         state = self._interrupted_state()
+        if state is not None and not state.shards:
+            state = None  # nothing is lost by beginning anew
         if state is not None and state.source != source:
             if not overwrite:
                 raise ValueError(
                     f"{self._partial} holds an interrupted import of another source, "
                     f"{state.source!r} and not {source!r}: run that one again, or pass overwrite "
-                    "to throw it away"
+                    "(--overwrite) to throw it away"
                 )
             state = None
         if state is None:
@@ -254,9 +255,7 @@ class StoreWriter:
         shutil.rmtree(replaced, ignore_errors=True)
 
     def _release_lock(self) -> None:
-        # Closing unlocks, so the file goes first: nobody else can have locked it by then.
-        with self._lock:
-            (self.folder / _LOCK).unlink(missing_ok=True)
+        release_lock(self._lock, self.folder / _LOCK)
 
 
 class _PendingShard:
@@ -359,22 +358,3 @@ class _KnownIds:
         if number not in self._shards:
             self._shards[number] = Shard(self._folder / shard_name(number))
         return self._shards[number]
-
-
-def _take_lock(path: Path) -> IO[bytes]:
-    """Locks a folder against a second import; the lock goes with the process, however it ends."""
-    while True:
-        lock = path.open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The one before may have removed the file after we opened it: then it locks nothing.
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        except BlockingIOError:
-            lock.close()
-            raise ValueError(
-                f"another import into {path.parent} is under way: wait until it has finished"
-            ) from None
-        except FileNotFoundError:
-            pass
-        lock.close()

@@ -13,6 +13,7 @@ from ngsan.data.captions import (
     is_length,
     shown,
 )
+from ngsan.data.importers.captions_karpathy import karpathy_splits
 from ngsan.data.importers.json_stream import stream_items
 from ngsan.data.importers.problems import Problems
 from ngsan.data.splits import canonical_split, read_split_lists, split_of_file
@@ -25,6 +26,7 @@ def coco_captions(
     *,
     val_ids: str | Path | None = None,
     test_ids: str | Path | None = None,
+    karpathy: str | Path | None = None,
     split: str | None = None,
     problems: Problems,
 ) -> Iterator[ImageCaptions]:
@@ -36,6 +38,7 @@ def coco_captions(
         paths: The files, each with "images" and "annotations". An image is in one of them only.
         val_ids: A list of the ids for validation, one a line.
         test_ids: A list of the ids for test. With a list, every image in no list is for training.
+        karpathy: Karpathy's dataset_coco.json, in place of the lists.
         split: The split of all images. Without it and without lists the name of a file tells:
             train, val or test must be in it.
         problems: Takes what is wrong with the files, and ids of the lists that no file has.
@@ -47,6 +50,10 @@ def coco_captions(
         ValueError: A file is not JSON, or it is not clear to which split an image belongs.
     """
     listed = read_split_lists(val=val_ids, test=test_ids)
+    if karpathy is not None:
+        if listed:
+            raise ValueError("give Karpathy's file or lists of ids, not both")
+        listed = karpathy_splits(karpathy)
     if split is not None and listed:
         raise ValueError(f"split {split!r} is for all images; give it or lists of ids, not both")
     if not paths:

@@ -84,3 +84,11 @@ def _sentences(sentences: object, problems: Problems, where: str) -> tuple[str, 
     if not captions:
         problems.report("image without captions", where, "no sentence is left to use")
     return tuple(captions)
+
+
+def karpathy_splits(path: str | Path) -> dict[str, tuple[str, str]]:
+    """The split of every image of a file and where it stands; "restval" is for training."""
+    return {
+        record.id: (record.split, f"{path}: image {record.id}")
+        for record in karpathy_captions(path, problems=Problems())
+    }

@@ -116,7 +116,7 @@ def _h5py() -> Any:
     try:
         return import_module("h5py")
     except ImportError as error:
-        raise ImportError("HDF5 files need h5py: pip install 'ngsan[hdf5]'") from error
+        raise ValueError("HDF5 files need h5py: pip install 'ngsan[hdf5]'") from error
 
 
 @contextmanager

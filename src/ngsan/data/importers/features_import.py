@@ -85,7 +85,11 @@ def read_folder(
         if start is not None and name <= start["file"]:
             continue
         position: Position = {"file": name, "done": done}
-        image_id = name_id(name)
+        try:
+            image_id = name_id(name)
+        except ValueError as error:
+            problems.report("bad image id", place(position), str(error))
+            continue
         try:
             regions = load(name, image_id)
         except BadRegionsError as bad:

@@ -213,7 +213,7 @@ def _read_line(
             )
         row = dict(zip(columns, cells, strict=True))
         try:
-            image_id = canonical_id(_text(row["image_id"]))
+            image_id = canonical_id(str(row["image_id"], "utf-8"))
         except ValueError as error:
             raise BadRegionsError("bad image id", str(error)) from error
         return position, image_id, _regions(image_id, row, rules)

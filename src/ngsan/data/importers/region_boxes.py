@@ -33,6 +33,8 @@ SIDE_NAMES = (("image_w", "image_h"), ("width", "height"), ("img_w", "img_h"))
 SIZE_NAMES = ("size", "image_size")
 """What others call the two together, width first."""
 
+_SMALLEST_PIXELS = 2.0
+
 MARGIN = 1e-3
 """How far relative boxes may stick out of an image of unknown size."""
 
@@ -55,9 +57,9 @@ class BadRegionsError(ValueError):
 class BoxRules:
     """How the boxes of a source are to be read.
 
-    Note: `auto` takes boxes for relative when no coordinate of the image is above 1.001, and for
-        pixels otherwise. This is safe: an image of pixel boxes that passes for relative would
-        have all its regions within its first pixel.
+    Note: `auto` takes boxes for relative when no coordinate of the image is above 1.001, for
+        pixels when one is above 2, and refuses to guess between. An image of pixel boxes that
+        passes for relative would have all its regions within its first pixel.
     """
 
     format: BoxFormat = "xyxy"
@@ -203,6 +205,8 @@ def make_regions(
             f"features {features.shape} come without boxes, and boxes cannot be made up; "
             "give the folder that holds them, or a grid (height, width, numbers)",
         )
+    if features.ndim == 2 and len(features) != len(boxes) == features.shape[1]:
+        features = features.T  # (D, N), as some of the public VQA features are
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise BadRegionsError("wrong shape", f"boxes are {boxes.shape}, not (regions, 4)")
     claimed = len(boxes) if found.count is None else found.count
@@ -310,6 +314,12 @@ def relative_boxes(boxes: Array, size: Size | None, rules: BoxRules) -> NDArray[
     unit = rules.unit
     if unit == "auto":
         relative = boxes.min() >= -MARGIN and boxes.max() <= 1 + MARGIN
+        if not relative and boxes.max() <= _SMALLEST_PIXELS:
+            raise BadRegionsError(
+                "unit of boxes unclear",
+                f"numbers up to {boxes.max():g} may be relative boxes that stick out or tiny pixel "
+                "boxes: give box_unit (--box-unit) 'relative' or 'pixels'",
+            )
         unit = "relative" if relative else "pixels"
     low, high = _corners(boxes, rules.format)
     hint = "; if these are x, y, width, height, give box_format 'xywh'"
