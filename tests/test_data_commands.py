@@ -265,6 +265,27 @@ def test_an_import_goes_on_with_its_own_source_and_options_only(tmp_path, monkey
         expect(FeatureStore(data), number, *make_regions(number))
 
 
+def test_what_was_skipped_before_a_kill_is_still_told(tmp_path, monkeypatch, capsys):
+    defaults = {"shard_bytes": 400, "overwrite": False}
+    monkeypatch.setattr(StoreWriter.__init__, "__kwdefaults__", defaults)
+    write_tsv(tmp_path / "bad.tsv", 9)
+    lines = (tmp_path / "bad.tsv").read_text().splitlines()
+    (tmp_path / "bad.tsv").write_text("\n".join([lines[0], "rubbish", *lines[1:]]) + "\n")
+    words = ("features", "tsv", tmp_path / "bad.tsv", "--to", tmp_path / "data", "--skip-bad")
+    with monkeypatch.context() as patch:
+
+        def killed(self):
+            raise KeyboardInterrupt
+
+        patch.setattr(StoreWriter, "_finish", killed)
+        assert run(*words) == 130
+    assert run(*words) == 0
+    out = capsys.readouterr().out
+    assert "going on after" in out
+    assert "skipped 1" in out
+    assert len(FeatureStore(tmp_path / "data")) == 9
+
+
 def test_a_mended_file_can_be_imported_at_once(tmp_path):
     (tmp_path / "bad.tsv").write_text("rubbish\n")
     assert run("features", "tsv", tmp_path / "bad.tsv", "--to", tmp_path / "data") == 2

@@ -12,7 +12,7 @@ from ngsan.commands.command_line import Parser, add_shared_arguments, progress_b
 from ngsan.data.captions import CAPTIONS, read_captions
 from ngsan.data.importers.features_frames import frames_total, read_frames
 from ngsan.data.importers.features_hdf5 import hdf5_total, read_hdf5
-from ngsan.data.importers.features_import import Item, import_features
+from ngsan.data.importers.features_import import SKIPPED, Item, import_features
 from ngsan.data.importers.features_npz import npz_total, read_npz
 from ngsan.data.importers.features_tensors import read_tensors, tensors_total
 from ngsan.data.importers.features_tsv import BOTTOM_UP_FIELDS, read_tsv, tsv_total
@@ -162,6 +162,7 @@ def _import(
         start = writer.position
         if start is not None:
             console.print(f"going on after {len(writer):,} images", highlight=False)
+            problems.take_up(start.get(SKIPPED, {}))
         with progress_bar(console, "features", total) as advance_to:
             import_features(
                 read(start, problems),

@@ -15,6 +15,9 @@ Position: TypeAlias = dict[str, Any]
 `key` the place within; `done` is how much of the source is read at this point, in the unit of the
 reader's total. A reader that gets it as `start` goes on with the next image."""
 
+SKIPPED = "skipped"
+"""Where a position keeps the count of each kind of problem up to it."""
+
 Item: TypeAlias = tuple[Position, str, Regions]
 """What a reader yields: place, image id and regions."""
 
@@ -124,7 +127,9 @@ def import_features(
         try:
             if image_id in writer:
                 raise BadRegionsError("duplicate id", "an image of this id came before")
-            writer.add(image_id, regions, position=position)
+            # What was skipped on the way is kept with the position, for an import that goes on.
+            skipped = {SKIPPED: dict(problems.counts)} if problems.counts else {}
+            writer.add(image_id, regions, position={**position, **skipped})
             width = regions.features.shape[1]
             added += 1
         except BadRegionsError as bad:

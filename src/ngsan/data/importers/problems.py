@@ -1,6 +1,7 @@
 """What to do about bad data: stop at once, or skip it, count it and report it."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 _KEPT = 20
 
@@ -38,6 +39,12 @@ class Problems:
         self.counts[kind] += 1
         if len(self.examples[kind]) < _KEPT:
             self.examples[kind].append(f"{where}: {message}")
+
+    def take_up(self, counts: Mapping[str, int]) -> None:
+        """Adds what was counted before an import was interrupted."""
+        for kind, count in counts.items():
+            self.counts[kind] += count
+            self.examples[kind].append("before the import was interrupted")
 
     def summary(self) -> list[str]:
         """A line for each kind of problem, with its count and first example."""
