@@ -20,7 +20,7 @@ import numpy as np
 
 from ngsan.data.importers.features_import import import_features
 from ngsan.data.importers.features_tsv import read_tsv, tsv_total
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.store import FeatureStore
 from ngsan.data.store_writer import StoreWriter
 

@@ -16,7 +16,7 @@ from ngsan.data.captions import (
     read_captions,
     write_captions,
 )
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 
 GOOD = {"id": "7", "split": "train", "captions": ["A dog."]}
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)

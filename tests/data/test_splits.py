@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import (
     canonical_split,
     id_and_file,

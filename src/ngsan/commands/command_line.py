@@ -1,6 +1,6 @@
 """What the commands share: command lines and progress."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,13 +40,23 @@ def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
     return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=Parser)
 
 
-def add_shared_arguments(parser: Parser, what: str) -> None:
-    """Adds what all importers take.
+def importer_parser(
+    prog: str, text: str, what: str, *, several: bool, options: Mapping[str, Mapping[str, Any]]
+) -> Parser:
+    """The command line of an importer: paths, what all importers take, and its own options.
 
     Args:
-        parser: The importer's.
+        prog: The command's name.
+        text: What it reads.
         what: What it imports: "captions" or "features".
+        several: Whether it takes several paths.
+        options: The arguments of `add_argument` by name; underscores become dashes.
     """
+    parser = Parser(prog=prog, description=text)
+    if several:
+        parser.add_argument("path", metavar="PATH", type=str, nargs="+", help="the files")
+    else:
+        parser.add_argument("path", metavar="PATH", type=str, help="the file or folder")
     parser.add_argument("--to", metavar="DIR", type=str, required=True, help="the dataset folder")
     parser.add_argument(
         "--skip-bad", action="store_true", help="skip, count and report what is bad"
@@ -54,6 +64,9 @@ def add_shared_arguments(parser: Parser, what: str) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help=f"replace {what} that are there already"
     )
+    for name, about in options.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **about)
+    return parser
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from ngsan.commands.command_line import Parser, add_shared_arguments, progress_bar
+from ngsan.commands.command_line import Parser, importer_parser, progress_bar
 from ngsan.data.captions import CAPTIONS as CAPTIONS_FILE
 from ngsan.data.captions import VOCABULARY, ImageCaptions, read_captions, write_captions
 from ngsan.data.importers.captions_coco import coco_captions
@@ -15,8 +15,8 @@ from ngsan.data.importers.captions_flickr import flickr_captions
 from ngsan.data.importers.captions_karpathy import karpathy_captions
 from ngsan.data.importers.captions_table import table_captions
 from ngsan.data.importers.captions_vatex import vatex_captions
-from ngsan.data.importers.problems import Problems
 from ngsan.data.lock import folder_lock
+from ngsan.data.problems import Problems
 from ngsan.text.vocabulary import TOKENIZERS, Vocabulary
 
 FEW_CAPTIONS = 10_000
@@ -65,14 +65,8 @@ class CaptionImporter:
         _import(options, lambda problems: self.read(options.path, problems=problems, **chosen))
 
     def _parser(self, prog: str) -> Parser:
-        parser = Parser(prog=prog, description=self.text)
-        if self.several:
-            parser.add_argument("path", metavar="FILE", type=str, nargs="+", help="the files")
-        else:
-            parser.add_argument("path", metavar="FILE", type=str, help="the file")
-        add_shared_arguments(parser, "captions")
-        for name in self.options:
-            parser.add_argument(f"--{name.replace('_', '-')}", **_OPTIONS[name])
+        own = {name: _OPTIONS[name] for name in self.options}
+        parser = importer_parser(prog, self.text, "captions", several=self.several, options=own)
         parser.add_argument(
             "--vocabulary",
             type=str | None,

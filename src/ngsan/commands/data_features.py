@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ngsan.commands.command_line import Parser, add_shared_arguments, progress_bar
+from ngsan.commands.command_line import importer_parser, progress_bar
 from ngsan.data.captions import CAPTIONS, read_captions
 from ngsan.data.importers.features_frames import frames_total, read_frames
 from ngsan.data.importers.features_hdf5 import hdf5_total, read_hdf5
@@ -16,8 +16,8 @@ from ngsan.data.importers.features_import import SKIPPED, Item, import_features
 from ngsan.data.importers.features_npz import npz_total, read_npz
 from ngsan.data.importers.features_tensors import read_tensors, tensors_total
 from ngsan.data.importers.features_tsv import BOTTOM_UP_FIELDS, read_tsv, tsv_total
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import BoxFormat, BoxRules, BoxUnit, GridAxes
+from ngsan.data.problems import Problems
 from ngsan.data.splits import read_id_list
 from ngsan.data.store_writer import StoreWriter
 
@@ -63,7 +63,9 @@ class FeatureImporter:
 
     def __call__(self, arguments: list[str], prog: str) -> None:
         """Reads the command line and imports."""
-        options = self._parser(prog).parse_args(arguments)
+        own = {name: _OPTIONS[name] for name in self.options}
+        parser = importer_parser(prog, self.text, "features", several=self.several, options=own)
+        options = parser.parse_args(arguments)
         chosen = {name: options[name] for name in self.options}
         paths = [Path(name) for name in (options.path if self.several else [options.path])]
         beside = [Path(chosen[name]) for name in ("boxes", "ids") if chosen.get(name)]
@@ -87,17 +89,6 @@ class FeatureImporter:
                 options.path, start=start, problems=problems, **chosen
             ),
         )
-
-    def _parser(self, prog: str) -> Parser:
-        parser = Parser(prog=prog, description=self.text)
-        if self.several:
-            parser.add_argument("path", metavar="PATH", type=str, nargs="+", help="the files")
-        else:
-            parser.add_argument("path", metavar="PATH", type=str, help="the file or folder")
-        add_shared_arguments(parser, "features")
-        for name in self.options:
-            parser.add_argument(f"--{name.replace('_', '-')}", **_OPTIONS[name])
-        return parser
 
 
 FEATURES = {

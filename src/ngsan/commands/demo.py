@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -150,10 +151,9 @@ def _examples(test: _Test, captions: dict[str, list[str]], show: int) -> Table:
 
 
 def _truth(scene: Scene) -> str:
-    """What is true of a scene's first pair of objects, told from the side that has more to tell."""
-    first, second = scene.things[:2]
+    """What is true of the pair of objects, in the order, of which most can be told."""
     told = []
-    for a, b in ((first, second), (second, first)):
+    for a, b in permutations(scene.things, 2):
         words = [word for family in FAMILIES if (word := relation(a.box, b.box, family))]
         told.append((len(words), f"the {a.name} is {', '.join(words)} the {b.name}"))
     return max(told)[1]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ngsan.data.ids import canonical_id
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 
 CAPTIONS = "captions.jsonl"
 """Name of the file in a dataset folder."""

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from ngsan.data.captions import SPLITS, image_id, numbered_lines
 from ngsan.data.ids import FILES
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 
 _NAMES = {
     "train": "train",

@@ -17,7 +17,7 @@ from ngsan.data.importers.captions_karpathy import karpathy_captions
 from ngsan.data.importers.captions_table import table_captions
 from ngsan.data.importers.captions_vatex import vatex_captions
 from ngsan.data.importers.json_stream import stream_items
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 
 with_files = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None

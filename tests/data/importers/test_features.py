@@ -22,8 +22,8 @@ from ngsan.data.importers.features_import import import_features, place
 from ngsan.data.importers.features_npz import npz_total, read_npz
 from ngsan.data.importers.features_tensors import read_tensors, tensors_total
 from ngsan.data.importers.features_tsv import LXMERT_FIELDS, decode_floats, read_tsv, tsv_total
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import BoxRules, relative_boxes
+from ngsan.data.problems import Problems
 from ngsan.data.store import FeatureStore
 from ngsan.data.store_writer import StoreWriter
 

@@ -15,7 +15,7 @@ from ngsan.data.captions import (
 )
 from ngsan.data.importers.captions_karpathy import karpathy_splits
 from ngsan.data.importers.json_stream import stream_items
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, read_split_lists, split_of_file
 
 _Image = tuple[str | None, tuple[int, int] | None]  # file and size

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ngsan.data.captions import ImageCaptions, caption_text, numbered_lines, shown
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import id_and_file, random_split, read_split_lists
 
 _LINE = re.compile(r"(?P<name>[^\t]*)#(?P<number>[0-9]{1,9})[ ]*\t(?P<caption>.*)", re.DOTALL)

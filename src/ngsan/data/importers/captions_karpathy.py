@@ -12,7 +12,7 @@ from ngsan.data.captions import (
     shown,
 )
 from ngsan.data.importers.json_stream import stream_items
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split
 
 

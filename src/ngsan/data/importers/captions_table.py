@@ -23,7 +23,7 @@ from ngsan.data.captions import (
     numbered_lines,
     shown,
 )
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, id_and_file, random_split
 
 _SEPARATORS = ",;\t"

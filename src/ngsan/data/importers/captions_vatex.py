@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ngsan.data.captions import ImageCaptions, caption_texts, entry_fields, image_id
 from ngsan.data.importers.json_stream import stream_items
-from ngsan.data.importers.problems import Problems
+from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, split_of_file
 
 LANGUAGES = {"en": "enCap", "zh": "chCap"}

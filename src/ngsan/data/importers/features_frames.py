@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ngsan.data.importers.features_import import Item, Position, list_files, read_folder
 from ngsan.data.importers.features_npz import read_arrays
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import find_regions, half_features
+from ngsan.data.problems import Problems
 from ngsan.data.store import Regions
 
 SUFFIXES = (".npy",)

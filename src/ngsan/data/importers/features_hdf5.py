@@ -18,7 +18,6 @@ import numpy as np
 
 from ngsan.data.ids import canonical_id
 from ngsan.data.importers.features_import import Item, Position, place
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import (
     BOX_NAMES,
     COUNT_NAMES,
@@ -34,6 +33,7 @@ from ngsan.data.importers.region_boxes import (
     make_regions,
     whole_number,
 )
+from ngsan.data.problems import Problems
 
 ID_NAMES = ("image_id", "image_ids", "img_id", "ids")
 

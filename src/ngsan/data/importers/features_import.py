@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ngsan.data.ids import id_of_file
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import BadRegionsError
+from ngsan.data.problems import Problems
 from ngsan.data.store import Regions
 from ngsan.data.store_writer import StoreWriter
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 import numpy as np
 
 from ngsan.data.importers.features_import import Item, Position, list_files, read_folder
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import (
     BOX_NAMES,
     Array,
@@ -21,6 +20,7 @@ from ngsan.data.importers.region_boxes import (
     find_regions,
     make_regions,
 )
+from ngsan.data.problems import Problems
 from ngsan.data.store import Regions
 
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ngsan.data.importers.features_import import Item, Position, list_files, read_folder
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import (
     Array,
     BadRegionsError,
@@ -17,6 +16,7 @@ from ngsan.data.importers.region_boxes import (
     find_regions,
     make_regions,
 )
+from ngsan.data.problems import Problems
 from ngsan.data.store import Regions
 
 SUFFIXES = (".pt", ".safetensors")

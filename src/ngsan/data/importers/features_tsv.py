@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ngsan.data.ids import canonical_id
 from ngsan.data.importers.features_import import Item, Position, place
-from ngsan.data.importers.problems import Problems
 from ngsan.data.importers.region_boxes import (
     BadRegionsError,
     BoxRules,
@@ -23,6 +22,7 @@ from ngsan.data.importers.region_boxes import (
     make_regions,
     whole_number,
 )
+from ngsan.data.problems import Problems
 from ngsan.data.store import Regions
 
 BOTTOM_UP_FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
