@@ -1,18 +1,314 @@
-"""From regions to captions.
+"""From regions to captions: the whole face of a trained model.
 
-Shapes: `B` images, `N` regions, `T` words, `V` vocabulary.
+Shapes: `B` images, `N` regions, `M` captions an image, `T` words.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ngsan.decoding.greedy import greedy
+from ngsan.config import DecodingConfig
+from ngsan.decoding import Beam, Constraints, Ensemble, Greedy, Sampling, Search, StepModel, Written
 from ngsan.models.captioner import Captioner
+from ngsan.models.steps import CaptionerSteps
+from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.geometry import check_boxes
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.text.endings import BAD_ENDINGS
+from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
+
+_DEFAULT = DecodingConfig()
+_KEPT = 4
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class Caption:
+    """A caption and what the model thinks of it."""
+
+    text: str
+    """The words with spaces between them."""
+
+    words: tuple[int, ...]
+    """Their ids."""
+
+    log_probability: float
+    """The model's, of the words and the end."""
+
+    word_log_probabilities: tuple[float, ...]
+    """Of each word, and at last of the end; a caption that was cut off has none of its end."""
+
+    score: float
+    """What it was ranked by."""
+
+    attention: NDArray[np.float32] | None = None
+    """(words, N) how much of each word's attention in the decoder's last layer, the mean of its
+    heads, fell on each region; the rows of padding sum to nothing. None unless asked for."""
+
+
+class RegionModel(Protocol):
+    """A captioner as prediction sees it: PyTorch's, or one that has been exported."""
+
+    vocab_size: int
+
+    def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> StepModel:
+        """The images made ready for a search."""
+
+    def reload(
+        self, steps: Any, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> bool:
+        """Puts other images of the same shape into the same buffers; False if it cannot."""
+
+    def attention(
+        self, words: Tensor, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """(B, M, T, N) attention of given words, (B, M, T), over the regions."""
+
+
+class TorchModel:
+    """A `Captioner` for prediction."""
+
+    def __init__(self, captioner: Captioner) -> None:
+        """Takes the model; it is put in evaluation mode."""
+        self.captioner = captioner.eval()
+        self.vocab_size = captioner.decoder.embed.num_embeddings
+
+    def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
+        """See `RegionModel.steps`."""
+        return CaptionerSteps(self.captioner, *self._encode(features, boxes, mask))
+
+    def reload(
+        self, steps: CaptionerSteps, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> bool:
+        """See `RegionModel.reload`."""
+        steps.load(*self._encode(features, boxes, mask))
+        return True
+
+    def attention(
+        self, words: Tensor, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """See `RegionModel.attention`."""
+        memory, mask = self._encode(features, boxes, mask)
+        maps: list[AttentionMaps] = []
+        given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
+        self.captioner.decode(given, memory, mask, record=maps)
+        mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
+        return mean.reshape(*words.shape, -1)
+
+    def _encode(
+        self, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        weight = self.captioner.encoder.embed.weight
+        features = features.to(weight.device, weight.dtype)
+        boxes = None if boxes is None else boxes.to(weight.device)
+        mask = None if mask is None else mask.to(weight.device)
+        return self.captioner.encode(features, boxes, mask), mask
+
+
+class Predictor:
+    """Writes captions with one model, or with several that vote on every word."""
+
+    def __init__(
+        self,
+        models: Captioner | RegionModel | Sequence[Captioner | RegionModel],
+        vocabulary: Vocabulary,
+    ) -> None:
+        """Takes the models.
+
+        Args:
+            models: A captioner, or several of one vocabulary: their word probabilities are
+                averaged.
+            vocabulary: Their words.
+        """
+        several = list(models) if isinstance(models, Sequence) else [models]
+        if not several:
+            raise ValueError("there must be at least one model")
+        self.models: list[RegionModel] = [
+            TorchModel(model) if isinstance(model, Captioner) else model for model in several
+        ]
+        self.vocabulary = vocabulary
+        for model in self.models:
+            if model.vocab_size != len(vocabulary):
+                raise ValueError(
+                    f"the model has {model.vocab_size} word ids and the vocabulary "
+                    f"{len(vocabulary)}: they do not belong together"
+                )
+        self._ready: dict[Any, tuple[list[Any], Search]] = {}
+
+    @torch.inference_mode()
+    def caption(
+        self,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        decoding: DecodingConfig = _DEFAULT,
+        attention: bool = False,
+        first: int = 0,
+    ) -> list[list[Caption]]:
+        """Writes the captions of a batch of images.
+
+        Args:
+            features: (B, N, feature_dim).
+            boxes: (B, N, 4) `cxcywh`, or None for models without geometry.
+            mask: (B, N) boolean, True = a real region, or None.
+            decoding: How.
+            attention: Whether captions carry the attention of their words.
+            first: Number of the first image, of which sampled words depend rather than of its
+                place in the batch.
+
+        Returns:
+            For each image its captions, the best first.
+        """
+        written = self.search(features, boxes, mask, decoding=decoding, first=first).check()
+        maps = None
+        if attention:
+            each = [model.attention(written.words, features, boxes, mask) for model in self.models]
+            maps = torch.stack([part.cpu() for part in each]).mean(0).numpy()
+        return self._captions(written, maps)
+
+    @torch.inference_mode()
+    def search(
+        self,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        decoding: DecodingConfig = _DEFAULT,
+        first: int = 0,
+    ) -> Written:
+        """Like `caption`, but leaves the result on the device, and impossible captions in it."""
+        if boxes is not None:
+            check_boxes(boxes, mask)
+        search = self._prepare(features, boxes, mask, decoding)
+        if isinstance(search, Sampling):
+            keys = torch.arange(first, first + len(features))
+            search.reseed(decoding.seed, keys)
+        return search.run()
+
+    def _prepare(
+        self,
+        features: Tensor,
+        boxes: Tensor | None,
+        mask: Tensor | None,
+        decoding: DecodingConfig,
+    ) -> Search:
+        """A search over the images; one of the last few is used again if the shapes are the same.
+
+        So a step that was captured for a GPU serves all batches.
+        """
+        key = (features.shape, boxes is None, mask is None, decoding)
+        if key in self._ready:
+            steps, search = self._ready.pop(key)
+            pairs = zip(self.models, steps, strict=True)
+            if all(model.reload(old, features, boxes, mask) for model, old in pairs):
+                self._ready[key] = steps, search
+                return search
+        steps = [model.steps(features, boxes, mask) for model in self.models]
+        search = build_search(
+            steps[0] if len(steps) == 1 else Ensemble(steps), decoding, self.vocabulary
+        )
+        while len(self._ready) >= _KEPT:
+            del self._ready[next(iter(self._ready))]
+        self._ready[key] = steps, search
+        return search
+
+    def _captions(self, written: Written, maps: NDArray[np.float32] | None) -> list[list[Caption]]:
+        words, lengths = written.words.tolist(), written.lengths.tolist()
+        word_log_probs, ended = written.word_log_probs.tolist(), written.ended.tolist()
+        log_probs, scores = written.log_probs.tolist(), written.scores.tolist()
+        captions: list[list[Caption]] = []
+        for image in range(len(words)):
+            captions.append([])
+            for rank, score in enumerate(scores[image]):
+                if score == -float("inf"):
+                    continue  # fewer captions than asked for meet the constraints
+                length = lengths[image][rank]
+                ids = words[image][rank][:length]
+                captions[-1].append(
+                    Caption(
+                        text=" ".join(self.vocabulary.decode(ids)),
+                        words=tuple(ids),
+                        log_probability=log_probs[image][rank],
+                        word_log_probabilities=tuple(
+                            word_log_probs[image][rank][: length + ended[image][rank]]
+                        ),
+                        score=score,
+                        attention=None if maps is None else maps[image, rank, :length],
+                    )
+                )
+        return captions
+
+
+def build_search(model: StepModel, decoding: DecodingConfig, vocabulary: Vocabulary) -> Search:
+    """Turns a configuration into a search.
+
+    Args:
+        model: The model with its images.
+        decoding: How captions are to be written.
+        vocabulary: The model's words.
+
+    Raises:
+        ValueError: A word is not in the vocabulary, or the constraints cannot be met.
+    """
+    shared: dict[str, Any] = {
+        "longest": decoding.longest,
+        "boundary": BOUNDARY,
+        "constraints": constraints_of(decoding, vocabulary),
+    }
+    if decoding.method == "greedy":
+        return Greedy(model, **shared)
+    if decoding.method == "sample":
+        return Sampling(
+            model,
+            samples=decoding.samples,
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+            seed=decoding.seed,
+            **shared,
+        )
+    return Beam(
+        model,
+        beam=decoding.beam,
+        best=decoding.best,
+        length_penalty=decoding.length_penalty,
+        early_stopping=decoding.early_stopping,
+        groups=decoding.groups,
+        diversity=decoding.diversity,
+        **shared,
+    )
+
+
+def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints:
+    """The conditions of a configuration, in word ids.
+
+    Raises:
+        ValueError: A word is not in the vocabulary; names it and the key.
+    """
+
+    def ids(key: str, text: str) -> list[int]:
+        words = text.lower().split()
+        for word in words:
+            if word not in vocabulary:
+                raise ValueError(f"{key}: {word!r} is not a word of the model")
+        return vocabulary.encode(words)
+
+    unknown = [] if decoding.unknown or UNKNOWN not in vocabulary else [UNKNOWN]
+    endings = [word for word in sorted(BAD_ENDINGS) if word in vocabulary]
+    return Constraints(
+        fewest=decoding.fewest,
+        forbidden=[*vocabulary.encode(unknown), *ids("forbid", decoding.forbid)],
+        required=ids("require", decoding.require),
+        prefix=ids("prefix", decoding.prefix),
+        bad_endings=vocabulary.encode(endings) if decoding.no_bad_ending else [],
+        no_repeat=decoding.no_repeat,
+    )
+
+
 def caption_regions(
     captioner: Captioner,
     vocabulary: Vocabulary,
@@ -20,24 +316,9 @@ def caption_regions(
     boxes: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    longest: int = 20,
+    decoding: DecodingConfig = _DEFAULT,
 ) -> list[str]:
-    """Writes a caption for each image, greedily.
-
-    Args:
-        captioner: The model, in evaluation mode.
-        vocabulary: The model's words.
-        features: (B, N, feature_dim).
-        boxes: (B, N, 4) `cxcywh`.
-        mask: (B, N) boolean, True = a real region, or None.
-        longest: Most words of a caption.
-    """
-    if boxes is not None:
-        check_boxes(boxes, mask)
-    memory = captioner.encode(features, boxes, mask)
-
-    def next_logits(words: Tensor) -> Tensor:
-        return captioner.decode(words, memory, mask)[:, -1]
-
-    words = greedy(next_logits, images=len(features), longest=longest, device=features.device)
-    return [" ".join(vocabulary.decode(row)) for row in words.tolist()]
+    """The best caption of each image; see `Predictor.caption`."""
+    predictor = Predictor(captioner, vocabulary)
+    captions = predictor.caption(features, boxes, mask, decoding=decoding)
+    return [best.text for best, *_ in captions]

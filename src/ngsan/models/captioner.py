@@ -1,6 +1,7 @@
 """The captioner: an encoder of regions and a decoder of words.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary.
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary;
+`W` captions an image that are written side by side.
 """
 
 import math
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.cache import WordCache
 from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.masks import check_mask, zero_padding
@@ -132,15 +134,61 @@ class WordDecoder(nn.Module):
                 f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
             )
         captions = words if words.ndim == 3 else words.unsqueeze(1)
-        # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
-        x = self.embed(captions) * math.sqrt(self.embed.embedding_dim)  # (B, C, T, D)
-        exact = torch.promote_types(x.dtype, torch.float32)
-        positions = torch.arange(words.shape[-1], device=words.device, dtype=exact)
-        x = self.dropout(x + sinusoidal(positions, x.shape[-1]).to(x.dtype))
+        x = self._embed(captions, self.positions(words.shape[-1]))  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
         logits: Tensor = self.output(self.norm(x))
         return logits if words.ndim == 3 else logits.squeeze(1)
+
+    def step(
+        self,
+        words: Tensor,
+        cache: WordCache,
+        positions: Tensor,
+        memory: list[tuple[Tensor, Tensor]],
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Scores the word after one more word of each caption.
+
+        Args:
+            words: (B, W) the word at the cache's position of W captions an image.
+            cache: The words before; it moves on by one.
+            positions: (T, D) of `positions`.
+            memory: Of `remember`.
+            mask: (B, N) boolean, True = a real region, or None.
+
+        Returns:
+            (B, W, V)
+        """
+        x = self._embed(words, positions.index_select(0, cache.position.unsqueeze(0)))
+        cache.begin_word()
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            x = layer.step(x, cache, index, memory[index], mask)
+        cache.end_word()
+        logits: Tensor = self.output(self.norm(x))
+        return logits
+
+    def remember(self, memory: Tensor, mask: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+        """The keys and values of encoded regions in every layer, (B, H, N, K) each, for `step`."""
+        remembered = []
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            remembered.append(layer.cross_attention.remember(memory, mask))
+        return remembered
+
+    def positions(self, count: int) -> Tensor:
+        """(count, D) the embedded positions 0 to count - 1."""
+        weight = self.embed.weight
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        numbers = torch.arange(count, device=weight.device, dtype=exact)
+        return sinusoidal(numbers, weight.shape[1]).to(weight.dtype)
+
+    def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
+        # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
+        x: Tensor = self.embed(words) * math.sqrt(self.embed.embedding_dim)
+        embedded: Tensor = self.dropout(x + positions.to(x.dtype))
+        return embedded
 
 
 class Captioner(nn.Module):

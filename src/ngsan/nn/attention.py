@@ -3,12 +3,14 @@
 NSA (Section 3.2) is this attention with `query_norm=InstanceNorm()`, GSA (Section 3.3) with
 `score_bias=GeometryBias("query")`, and both together are the NG-SAN layer's.
 
-Shapes: `B` images, `T` queries, `S` keys, `N` regions, `D` model width, `H` heads, `K` head width.
+Shapes: `B` images, `T` queries, `S` keys, `N` regions, `W` captions an image, `D` model width,
+`H` heads, `K` head width.
 """
 
 from torch import Tensor, nn
 
 from ngsan.nn.attend import Attend, AttentionMaps, Backend
+from ngsan.nn.cache import WordCache
 from ngsan.nn.geometry import GeometryBias
 from ngsan.nn.masks import check_mask, zero_padding
 from ngsan.nn.normalize import Norm
@@ -98,16 +100,59 @@ class MultiHeadAttention(nn.Module):
         # A weight of zero does not silence a value that is no number.
         source = zero_padding(source, mask)
         x = source if memory is None else x
-        query, key, value = self.query(x), self.key(source), self.value(source)
-        if self.query_norm is not None:
-            query = self.query_norm(query, mask if memory is None else None)
-        if self.key_norm is not None:
-            key = self.key_norm(key, mask)
-        query, key, value = (self._split(part) for part in (query, key, value))
+        query = self._query(x, mask if memory is None else None)
+        key, value = self._key_value(source, mask)
         bias = self._bias(x, geometry)
         values = self.attend(query, key, value, bias=bias, mask=mask, causal=self.causal)
         if record is not None:
             record.append(self.attend.maps(query, key, bias=bias, mask=mask, causal=self.causal))
+        return self._join(values)
+
+    def remember(self, memory: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The keys and values of a memory, to be attended to again and again by `recall`.
+
+        Args:
+            memory: (B, S, D).
+            mask: (B, S) boolean, True = a real key, or None.
+
+        Returns:
+            keys: (B, H, S, K).
+            values: (B, H, S, K).
+        """
+        check_mask(mask, memory)
+        key, value = self._key_value(zero_padding(memory, mask), mask)
+        return key.contiguous(), value.contiguous()
+
+    def recall(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attends from `x`, (B, T, D), to what `remember` returned; (B, T, D)."""
+        return self._join(self.attend(self._query(x, None), key, value, mask=mask))
+
+    def step(self, x: Tensor, cache: WordCache, layer: int) -> Tensor:
+        """Attends from one new word of each caption to the words before it and to itself.
+
+        Args:
+            x: (B, W, D) the word at the cache's position of each of W captions.
+            cache: The words before; takes in the new one.
+            layer: Which of the cache's layers this is.
+
+        Returns:
+            (B, W, D)
+        """
+        cache.write(layer, *self._key_value(x, None))
+        keys, values = cache.keys[layer], cache.values[layer]
+        return self._join(self.attend(self._query(x, None), keys, values, bias=cache.view))
+
+    def _query(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        query = self.query(x)
+        return self._split(query if self.query_norm is None else self.query_norm(query, mask))
+
+    def _key_value(self, source: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        key = self.key(source)
+        if self.key_norm is not None:
+            key = self.key_norm(key, mask)
+        return self._split(key), self._split(self.value(source))
+
+    def _join(self, values: Tensor) -> Tensor:
         joined: Tensor = self.output(values.transpose(1, 2).flatten(2))
         return joined
 

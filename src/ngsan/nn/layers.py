@@ -1,6 +1,7 @@
 """The encoder's and the decoder's layers: sub-layers with residuals and layer norm.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width.
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `H` heads,
+`K` head width; `W` captions an image that are written side by side.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.attention import MultiHeadAttention, refuse_in_decoder
+from ngsan.nn.cache import WordCache
 from ngsan.nn.feedforward import FeedForward
 
 NormPlace = Literal["post", "pre"]
@@ -135,3 +137,28 @@ class DecoderLayer(nn.Module):
         )
         decoded: Tensor = self.feedforward_residual(x, self.feedforward)
         return decoded.view(shape)
+
+    def step(
+        self,
+        x: Tensor,
+        cache: WordCache,
+        layer: int,
+        memory: tuple[Tensor, Tensor],
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Decodes one more word of each caption; the result is that of `forward` at this word.
+
+        Args:
+            x: (B, W, D) the word at the cache's position.
+            cache: The words before.
+            layer: Which of the cache's layers this is.
+            memory: Keys and values of the regions, of `cross_attention.remember`.
+            mask: (B, N) boolean, True = a real region, or None.
+
+        Returns:
+            (B, W, D)
+        """
+        x = self.self_residual(x, lambda y: self.self_attention.step(y, cache, layer))
+        x = self.cross_residual(x, lambda y: self.cross_attention.recall(y, *memory, mask))
+        decoded: Tensor = self.feedforward_residual(x, self.feedforward)
+        return decoded

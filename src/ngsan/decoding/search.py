@@ -1,0 +1,134 @@
+"""The loop of a search: the same step again and again, captured once on a GPU.
+
+A search keeps all it knows in tensors whose shapes never change and writes them in place. So its
+step can be captured as a CUDA graph and replayed: neither Python nor the device waits for the
+other. Whether all captions have ended is looked at every few steps only.
+
+Shapes: `B` images, `R` captions an image that are written side by side, `T` most words.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from ngsan.decoding.constraints import Constraints, Rules
+from ngsan.decoding.protocol import StepModel
+from ngsan.decoding.result import Written
+
+_BETWEEN_LOOKS = 4
+
+
+class Search(ABC):
+    """What all searches share: words so far, their log-probabilities, and the loop."""
+
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        rows: int,
+        longest: int,
+        boundary: int,
+        constraints: Constraints,
+    ) -> None:
+        """Allocates the state.
+
+        Args:
+            model: The model with its images.
+            rows: R.
+            longest: T, most words of a caption.
+            boundary: The id that begins and ends a caption.
+            constraints: Conditions on captions.
+        """
+        if longest < 1:
+            raise ValueError(f"longest: {longest} must be at least 1 word")
+        if rows < 1:
+            raise ValueError(f"{rows} captions an image: there must be at least 1")
+        self.model, self.rows, self.longest, self.boundary = model, rows, longest, boundary
+        self.rules = Rules(
+            constraints,
+            vocab_size=model.vocab_size,
+            longest=longest,
+            boundary=boundary,
+            device=model.device,
+        )
+        device, shape = model.device, (model.images, rows, longest)
+        self.position = torch.zeros((), dtype=torch.long, device=device)
+        self.latest = torch.zeros(shape[:2], dtype=torch.long, device=device)
+        self.words = torch.zeros(shape, dtype=torch.long, device=device)
+        self.word_log_probs = torch.zeros(shape, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> Written:
+        """Writes captions for the images that the model holds now."""
+        with torch.inference_mode():
+            if not self.model.images:
+                return self.result()
+            self.begin()
+            look_after = min(_BETWEEN_LOOKS, self.longest)
+            block = self._capture(look_after) if self.model.device.type == "cuda" else None
+            for done in range(0, self.longest, look_after):
+                left = self.longest - done
+                if block is not None and left >= look_after:
+                    block.replay()
+                else:
+                    for _ in range(min(look_after, left)):
+                        self.advance()
+                if left > look_after and bool(self.finished()):
+                    break
+            return self.result()
+
+    def begin(self) -> None:
+        """Puts the state back to no words at all."""
+        self.model.start(self.rows, self.longest)
+        self.position.zero_()
+        self.latest.fill_(self.boundary)
+        self.words.fill_(self.boundary)
+        self.word_log_probs.zero_()
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Writes one more word of every caption, in place and without waiting for the device."""
+
+    @abstractmethod
+    def finished(self) -> Tensor:
+        """() boolean: whether more words would change nothing."""
+
+    @abstractmethod
+    def result(self) -> Written:
+        """The captions."""
+
+    def next_log_probs(self) -> Tensor:
+        """(B, R, V) the model's log-probabilities of the next word, minus infinity if forbidden.
+
+        They are not spread anew over the words that are allowed.
+        """
+        log_probs = self.model.step(self.latest).float().log_softmax(-1)
+        return self.rules.apply(log_probs, self.words, self.position)
+
+    def write(self, words: Tensor, log_probs: Tensor) -> None:
+        """Appends a word, (B, R), and its log-probability to every caption."""
+        place = self.position.unsqueeze(0)
+        self.words.index_copy_(2, place, words.unsqueeze(2))
+        self.word_log_probs.index_copy_(2, place, log_probs.unsqueeze(2))
+        self.latest.copy_(words)
+        self.position.add_(1)
+
+    def _capture(self, steps: int) -> torch.cuda.CUDAGraph:
+        """Some steps as a graph; captured at the first run and used ever after."""
+        if self._graph is None:
+            stream: torch.cuda.Stream = torch.cuda.Stream(self.model.device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self.model.device))
+            with torch.cuda.stream(stream):
+                for _ in range(2):  # libraries allocate their work space in the first calls
+                    self.begin()
+                    self.advance()
+                self.begin()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    for _ in range(steps):
+                        self.advance()
+            torch.cuda.current_stream(self.model.device).wait_stream(stream)
+            self._graph = graph
+            self.begin()
+        return self._graph
