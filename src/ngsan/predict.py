@@ -59,12 +59,10 @@ class RegionModel(Protocol):
 
     def reload(
         self, steps: Any, features: Tensor, boxes: Tensor | None, mask: Tensor | None
-    ) -> bool:
-        """Puts other images of the same shape into the same buffers; False if it cannot."""
+    ) -> None:
+        """Puts other images of the same shapes in the place of those that `steps` made ready."""
 
-    def attention(
-        self, words: Tensor, features: Tensor, boxes: Tensor | None, mask: Tensor | None
-    ) -> Tensor:
+    def attention(self, words: Tensor, steps: Any) -> Tensor:
         """(B, M, T, N) attention of given words, (B, M, T), over the regions."""
 
 
@@ -78,34 +76,27 @@ class TorchModel:
 
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
         """See `RegionModel.steps`."""
-        return CaptionerSteps(self.captioner, *self._encode(features, boxes, mask))
+        self._settle()
+        return CaptionerSteps(self.captioner, features, boxes, mask)
 
     def reload(
         self, steps: CaptionerSteps, features: Tensor, boxes: Tensor | None, mask: Tensor | None
-    ) -> bool:
+    ) -> None:
         """See `RegionModel.reload`."""
-        steps.load(*self._encode(features, boxes, mask))
-        return True
+        self._settle()
+        steps.load(features, boxes, mask)
 
-    def attention(
-        self, words: Tensor, features: Tensor, boxes: Tensor | None, mask: Tensor | None
-    ) -> Tensor:
+    def attention(self, words: Tensor, steps: CaptionerSteps) -> Tensor:
         """See `RegionModel.attention`."""
-        memory, mask = self._encode(features, boxes, mask)
         maps: list[AttentionMaps] = []
         given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
-        self.captioner.decode(given, memory, mask, record=maps)
+        self.captioner.decode(given, steps.encode(), steps.mask, record=maps)
         mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
         return mean.reshape(*words.shape, -1)
 
-    def _encode(
-        self, features: Tensor, boxes: Tensor | None, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        weight = self.captioner.encoder.embed.weight
-        features = features.to(weight.device, weight.dtype)
-        boxes = None if boxes is None else boxes.to(weight.device)
-        mask = None if mask is None else mask.to(weight.device)
-        return self.captioner.encode(features, boxes, mask), mask
+    def _settle(self) -> None:
+        if self.captioner.training:  # it has been trained since the last captions
+            self.captioner.eval()
 
 
 class Predictor:
@@ -137,6 +128,7 @@ class Predictor:
                     f"{len(vocabulary)}: they do not belong together"
                 )
         self._ready: dict[Any, tuple[list[Any], Search]] = {}
+        self._latest: list[Any] = []
 
     @torch.inference_mode()
     def caption(
@@ -163,11 +155,13 @@ class Predictor:
         Returns:
             For each image its captions, the best first.
         """
-        written = self.search(features, boxes, mask, decoding=decoding, first=first).check()
+        found = self.search(features, boxes, mask, decoding=decoding, first=first)
+        written = found.to("cpu").check()
         maps = None
         if attention:
-            each = [model.attention(written.words, features, boxes, mask) for model in self.models]
-            maps = torch.stack([part.cpu() for part in each]).mean(0).numpy()
+            pairs = zip(self.models, self._latest, strict=True)
+            each = [model.attention(found.words, steps).cpu() for model, steps in pairs]
+            maps = torch.stack(each).mean(0).numpy()
         return self._captions(written, maps)
 
     @torch.inference_mode()
@@ -203,17 +197,16 @@ class Predictor:
         key = (features.shape, boxes is None, mask is None, decoding)
         if key in self._ready:
             steps, search = self._ready.pop(key)
-            pairs = zip(self.models, steps, strict=True)
-            if all(model.reload(old, features, boxes, mask) for model, old in pairs):
-                self._ready[key] = steps, search
-                return search
-        steps = [model.steps(features, boxes, mask) for model in self.models]
-        search = build_search(
-            steps[0] if len(steps) == 1 else Ensemble(steps), decoding, self.vocabulary
-        )
-        while len(self._ready) >= _KEPT:
-            del self._ready[next(iter(self._ready))]
+            for model, old in zip(self.models, steps, strict=True):
+                model.reload(old, features, boxes, mask)
+        else:
+            steps = [model.steps(features, boxes, mask) for model in self.models]
+            whole = steps[0] if len(steps) == 1 else Ensemble(steps)
+            search = build_search(whole, decoding, self.vocabulary)
+            while len(self._ready) >= _KEPT:
+                del self._ready[next(iter(self._ready))]
         self._ready[key] = steps, search
+        self._latest = steps
         return search
 
     def _captions(self, written: Written, maps: NDArray[np.float32] | None) -> list[list[Caption]]:
@@ -291,12 +284,17 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     """
 
     def ids(key: str, text: str) -> list[int]:
-        words = text.lower().split()
+        words = text.split()
         for word in words:
             if word not in vocabulary:
                 raise ValueError(f"{key}: {word!r} is not a word of the model")
+            if word == UNKNOWN and key != "forbid" and not decoding.unknown:
+                raise ValueError(f"{key}: {word!r} may not be written unless unknown is true")
         return vocabulary.encode(words)
 
+    both = set(decoding.forbid.split()) & set(decoding.require.split())
+    if both:
+        raise ValueError(f"{min(both)!r} is in both forbid and require")
     unknown = [] if decoding.unknown or UNKNOWN not in vocabulary else [UNKNOWN]
     endings = [word for word in sorted(BAD_ENDINGS) if word in vocabulary]
     return Constraints(

@@ -22,6 +22,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ngsan.decoding.constraints import Constraints
@@ -89,6 +90,7 @@ class Beam(Search):
             constraints=constraints,
         )
         self.best, self.early_stopping, self.diversity = best, early_stopping, diversity
+        self.length_penalty = length_penalty
         device = model.device
         lengths = torch.arange(longest + 2, device=device, dtype=torch.float64)
         # The divisor of a caption of so many words, the end among them; nothing has length 0.
@@ -121,10 +123,12 @@ class Beam(Search):
         log_probs = self.next_log_probs().view(*self.totals.shape, -1)  # (B, G, K, W, V)
         picks: list[_Pick] = []
         for group in range(self.groups):
-            totals = self.totals[:, group].unsqueeze(-1) + log_probs[:, group]  # (B, K, W, V)
-            candidates = self._candidates(group, totals, self._cost(picks, log_probs))
-            picks.append(self._settle(group, candidates, log_probs[:, group]))
-        self._continue(_Pick(*(torch.stack(part, 1) for part in zip(*picks, strict=True))))
+            cost = self._cost(picks, log_probs)
+            picks.append(self._settle(group, self._candidates(group, log_probs[:, group], cost)))
+        if len(picks) == 1:
+            self._continue(_Pick(*(part.unsqueeze(1) for part in picks[0])))
+        else:
+            self._continue(_Pick(*(torch.stack(part, 1) for part in zip(*picks, strict=True))))
 
     def finished(self) -> Tensor:
         """See `Search.finished`."""
@@ -166,75 +170,93 @@ class Beam(Search):
             cost.scatter_add_(1, pick.words.flatten(1), price.flatten(1))
         return cost[:, None, None, :]
 
-    def _candidates(self, group: int, totals: Tensor, cost: Tensor | None) -> "_Candidates":
+    def _candidates(self, group: int, log_probs: Tensor, cost: Tensor | None) -> "_Candidates":
         """The best continuations in each bank of a group, the best first.
+
+        The best of all are among the best of each caption, and many short rows are searched faster
+        than few long ones.
 
         Args:
             group: Which.
-            totals: (B, K, W, V) log-probability of each caption with each next word.
+            log_probs: (B, K, W, V) of each caption's next word.
             cost: (B, 1, 1, V) or None.
         """
-        ranked = totals if cost is None else totals - cost
-        banks, width, vocabulary = totals.shape[1:]
+        totals = self.totals[:, group].unsqueeze(-1)  # (B, K, W, 1)
+        banks, width, vocabulary = log_probs.shape[1:]
         count = min(2 * width, width * vocabulary)
-        if banks == 1:
-            places = _best(ranked, count)
-            parents, words = places // vocabulary, places % vocabulary
-        else:
-            required = self.rules.required
-            start = group * banks * width
-            met = self.rules.met(self.words[:, start : start + banks * width])
-            met = met.view(-1, banks, width, len(required))
-            # A required word that is not yet there leads from bank k to bank k + 1.
-            upward = ranked.index_select(3, required)
-            stay = ranked.index_copy(3, required, upward.masked_fill(~met, -math.inf))
-            places = _best(stay, count)
-            climb = upward.masked_fill(met, -math.inf).flatten(2).roll(1, 1)  # (B, K, W C)
-            climb = climb.index_fill(1, required.new_zeros(1), -math.inf)
-            own = torch.arange(banks, device=ranked.device)[:, None] * width
-            steps = torch.arange(climb.shape[2], device=ranked.device)
-            below = (own - width).clamp(min=0) + steps // len(required)
-            value = torch.cat((stay.flatten(2).gather(2, places), climb), 2)
-            order = value.topk(count).indices
-            parents = torch.cat((own + places // vocabulary, below.expand_as(climb)), 2)
-            words = torch.cat(
-                (places % vocabulary, required[steps % len(required)].expand_as(climb)), 2
-            )
-            parents, words = parents.gather(2, order), words.gather(2, order)
-        values = totals.flatten(1).gather(1, (parents * vocabulary + words).flatten(1))
-        return _Candidates(parents, words, values.view_as(words))
+        ranked = log_probs if cost is None else log_probs - cost
+        climb = None
+        if banks > 1:
+            ranked, climb = self._part(group, ranked)
+        values, words = ranked.topk(min(count, vocabulary), dim=3)
+        values = (values + totals).flatten(2)
+        own = torch.arange(banks * width, device=words.device).view(banks, width, 1)
+        parents = own.expand_as(words).flatten(2)
+        words = words.flatten(2)
+        if climb is not None:  # from bank k to bank k + 1, and nothing to the first
+            more = (climb + totals).flatten(2)[:, :-1]
+            values = torch.cat((values, F.pad(more, (0, 0, 1, 0), value=-math.inf)), 2)
+            below = (own - width).clamp(min=0).expand(-1, -1, climb.shape[3]).flatten(1)
+            parents = torch.cat((parents, below.expand(len(words), -1, -1)), 2)
+            gained = self.rules.required.repeat(width).expand(*words.shape[:2], -1)
+            words = torch.cat((words, gained), 2)
+        values, order = values.topk(count, dim=2)
+        parents, words = parents.gather(2, order), words.gather(2, order)
+        places = (parents * vocabulary + words).flatten(1)
+        chosen = log_probs.flatten(1).gather(1, places).view_as(words)
+        ranks = values
+        if cost is not None:  # it decides what is chosen, not what that is worth
+            worth = self.totals[:, group].flatten(1).gather(1, parents.flatten(1)).view_as(words)
+            values = (worth + chosen).masked_fill(torch.isneginf(ranks), -math.inf)
+        return _Candidates(parents, words, values, chosen, ranks)
 
-    def _settle(self, group: int, candidates: "_Candidates", log_probs: Tensor) -> "_Pick":
+    def _part(self, group: int, ranked: Tensor) -> tuple[Tensor, Tensor]:
+        """Tells words that stay in a bank, (B, K, W, V), from those that leave it, (B, K, W, C)."""
+        size, required = self.banks * self.width, self.rules.required
+        met = self.rules.met(self.words[:, group * size : (group + 1) * size])
+        met = met.view(*ranked.shape[:3], -1)
+        values = ranked.index_select(3, required)
+        stay = ranked.index_copy(3, required, values.masked_fill(~met, -math.inf))
+        return stay, values.masked_fill(met, -math.inf)
+
+    def _settle(self, group: int, candidates: "_Candidates") -> "_Pick":
         """Shelves the captions of a group that end and picks those that go on."""
-        parents, words, totals = candidates
-        vocabulary = log_probs.shape[-1]
-        chosen = log_probs.flatten(1).gather(1, (parents * vocabulary + words).flatten(1))
-        chosen = chosen.view_as(words)
+        parents, words, totals, chosen, ranks = candidates
         ends = words == self.boundary
         # Only captions of the last bank may end; only the W best of the candidates are taken.
         first = slice(None, self.width)
-        length = (self.position + 1).unsqueeze(0)
-        scores = totals[:, -1, first] / self._divisors.index_select(0, length)
+        scores = self._divided(totals[:, -1, first], self._divisors)
         closed = ~ends[:, -1, first] | self.done[:, group].unsqueeze(1)
-        index = (parents[:, -1, first] + group * self.banks * self.width).unsqueeze(2)
+        index = parents[:, -1, first].unsqueeze(2)
+        if group:
+            index = index + group * self.banks * self.width
         index = index.expand(-1, -1, self.longest)
         spent = self.word_log_probs.gather(1, index)
         spent.index_copy_(2, self.position.unsqueeze(0), chosen[:, -1, first].unsqueeze(2))
         scores = scores.masked_fill(closed, -math.inf)
         self._shelve(group, scores, self.words.gather(1, index), spent)
 
-        ranks = torch.arange(words.shape[2], device=words.device) + ends * words.shape[2]
-        order = ranks.topk(self.width, dim=2, largest=False).indices
-        totals = totals.masked_fill(ends, -math.inf).gather(2, order)
+        ranks, order = ranks.masked_fill(ends, -math.inf).topk(self.width, dim=2)
+        if candidates.ranks is not candidates.totals:
+            ranks = totals.gather(2, order).masked_fill(torch.isneginf(ranks), -math.inf)
+        totals = ranks
         highest = totals.amax((1, 2))
         worst = self.shelf_scores[:, group].amin(1)
-        hopeless = worst >= highest / self._patience.index_select(0, length)
         full = ~torch.isneginf(worst)
-        over = full if self.early_stopping else full & hopeless
-        self.done[:, group] |= over | torch.isneginf(highest)
+        if self.early_stopping:  # but captions that are cut off now may still be better
+            full = full & (self.position + 1 < self.longest)
+        else:
+            full = full & (worst >= self._divided(highest, self._patience))
+        self.done[:, group] |= full | torch.isneginf(highest)
         return _Pick(
             parents.gather(2, order), words.gather(2, order), totals, chosen.gather(2, order)
         )
+
+    def _divided(self, totals: Tensor, divisors: Tensor) -> Tensor:
+        """The scores of captions that have one more word than there were."""
+        if not self.length_penalty:
+            return totals
+        return totals / divisors.index_select(0, (self.position + 1).unsqueeze(0))
 
     def _shelve(self, group: int, scores: Tensor, words: Tensor, log_probs: Tensor) -> None:
         """Keeps the W best of a group's shelf and of more captions, (B, W) and (B, W, T)."""
@@ -247,8 +269,11 @@ class Beam(Search):
     def _continue(self, pick: "_Pick") -> None:
         """Goes on with the captions picked, (B, G, K, W) each."""
         size = self.banks * self.width
-        offsets = torch.arange(0, self.rows, size, device=self.totals.device)
-        parents = (pick.parents + offsets[:, None, None]).flatten(1)  # (B, R)
+        parents = pick.parents
+        if self.groups > 1:
+            offsets = torch.arange(0, self.rows, size, device=parents.device)
+            parents = parents + offsets[:, None, None]
+        parents = parents.flatten(1)  # (B, R)
         index = parents.unsqueeze(2).expand(-1, -1, self.longest)
         self.words.copy_(self.words.gather(1, index))
         self.word_log_probs.copy_(self.word_log_probs.gather(1, index))
@@ -266,27 +291,19 @@ class _Candidates(NamedTuple):
     words: Tensor
 
     totals: Tensor
-    """Log-probabilities."""
+    """Log-probabilities of the captions; minus infinity for what is none."""
+
+    log_probs: Tensor
+    """Of the words alone."""
+
+    ranks: Tensor
+    """What they are ranked by: the totals less what diversity costs."""
 
 
 class _Pick(NamedTuple):
-    """What goes on, (B, K, W) each."""
+    """What goes on, (B, K, W) each; the fields are those of `_Candidates`."""
 
     parents: Tensor
     words: Tensor
     totals: Tensor
     log_probs: Tensor
-    """Of the words alone."""
-
-
-def _best(values: Tensor, count: int) -> Tensor:
-    """Places of the highest values among W V of each bank: (B, K, W, V) to (B, K, count).
-
-    The best of all are among the best of each caption, and many short rows are searched faster
-    than few long ones.
-    """
-    vocabulary = values.shape[3]
-    highest, words = values.topk(min(count, vocabulary), dim=3)
-    order = highest.flatten(2).topk(count, dim=2).indices
-    captions = order // highest.shape[3]
-    return captions * vocabulary + words.flatten(2).gather(2, order)

@@ -96,8 +96,8 @@ class Rules:
             table[torch.tensor(list(words), dtype=torch.long, device=device)] = True
             return table
 
-        self._forbidden, self._bad = marks(constraints.forbidden), marks(constraints.bad_endings)
-        self._required = marks(constraints.required)
+        self._forbidden = torch.tensor(list(constraints.forbidden), dtype=torch.long, device=device)
+        self._bad = marks(constraints.bad_endings)
         prefix = torch.full((longest,), -1, dtype=torch.long)
         prefix[: len(constraints.prefix)] = torch.tensor(list(constraints.prefix))
         self._prefix = prefix.to(device)
@@ -121,7 +121,7 @@ class Rules:
         rules = self.constraints
         wanted = scores.clone() if rules.prefix else scores
         if rules.forbidden:
-            scores = scores.masked_fill_(self._forbidden, -math.inf)
+            scores.index_fill_(2, self._forbidden, -math.inf)
         if rules.no_repeat and self.longest >= rules.no_repeat:
             self._forbid_repeats(scores, words, position)
         if rules.required:

@@ -3,7 +3,7 @@
 Shapes: `B` images, `M` captions an image, `T` most words.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -54,11 +54,18 @@ class Written:
             scores=totals if scores is None else scores,
         )
 
+    def to(self, device: torch.device | str) -> "Written":
+        """The captions on a device."""
+        parts = (getattr(self, field.name).to(device) for field in fields(self))
+        return Written(*parts)
+
     def check(self) -> "Written":
         """Returns these captions; raises a `ValueError` if there is an image without any.
 
         To look, it waits for the device.
         """
+        if self.scores.isnan().any():
+            raise ValueError("the model's probabilities are no numbers; are its inputs?")
         lost = torch.isneginf(self.scores).all(1).nonzero().flatten().tolist()
         if lost:
             raise ValueError(

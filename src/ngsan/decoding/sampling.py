@@ -147,16 +147,23 @@ class Sampling(_Walk):
 
     def reseed(self, seed: int, keys: Tensor | Sequence[int] | None = None) -> None:
         """Makes the next run draw other numbers; the arguments are those of the beginning."""
-        self._seed.fill_(seed)
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed: {seed} does not fit into 64 bits")
         if keys is None:
             keys = torch.arange(self.model.images)
-        self._keys.copy_(torch.as_tensor(keys, dtype=torch.long).reshape(-1, 1))
+        keys = torch.as_tensor(keys, dtype=torch.long)
+        if keys.shape != (self.model.images,):
+            raise ValueError(f"keys: {tuple(keys.shape)} for {self.model.images} images")
+        with torch.inference_mode():
+            self._seed.fill_(seed)
+            self._keys.copy_(keys.unsqueeze(1))
 
     def run(self) -> Written:
         """See `Search.run`; many samples are written some at a time."""
         parts = []
         for first in range(0, self.samples, self.rows):
-            torch.arange(first, first + self.rows, out=self._samples)
+            with torch.inference_mode():
+                self._samples.copy_(torch.arange(first, first + self.rows))
             parts.append(super().run())
         words = torch.cat([part.words for part in parts], 1)[:, : self.samples]
         log_probs = torch.cat([part.word_log_probs for part in parts], 1)[:, : self.samples]
@@ -164,8 +171,11 @@ class Sampling(_Walk):
 
     def choose(self, log_probs: Tensor) -> Tensor:
         """Draws the next words: (B, R, V) to (B, R)."""
-        kept = self._truncate(log_probs / self.temperature)
-        masses = (kept - kept.amax(-1, keepdim=True).clamp(min=-1e30)).exp().cumsum(-1)
+        # The best word becomes 0, so that no temperature makes it overflow or vanish.
+        kept = log_probs - log_probs.amax(-1, keepdim=True).clamp(min=-1e30)
+        if self.temperature != 1:
+            kept = kept / self.temperature
+        masses = self._truncate(kept).exp().cumsum(-1)
         total = masses[..., -1:]
         drawn = uniforms(self._seed, self._keys, self._samples, self.position).unsqueeze(-1)
         # Below the total, also after rounding: a word without probability is never the first whose

@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from ngsan.capture import Captured
 from ngsan.decoding.constraints import Constraints, Rules
 from ngsan.decoding.protocol import StepModel
 from ngsan.decoding.result import Written
 
-_BETWEEN_LOOKS = 4
+_BETWEEN_LOOKS = 5
 
 
 class Search(ABC):
@@ -57,26 +58,32 @@ class Search(ABC):
         self.latest = torch.zeros(shape[:2], dtype=torch.long, device=device)
         self.words = torch.zeros(shape, dtype=torch.long, device=device)
         self.word_log_probs = torch.zeros(shape, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._block = min(_BETWEEN_LOOKS, longest)
+        self._steps = Captured(self._several, device, self._warm_up)
 
     def run(self) -> Written:
         """Writes captions for the images that the model holds now."""
         with torch.inference_mode():
-            if not self.model.images:
-                return self.result()
-            self.begin()
-            look_after = min(_BETWEEN_LOOKS, self.longest)
-            block = self._capture(look_after) if self.model.device.type == "cuda" else None
-            for done in range(0, self.longest, look_after):
-                left = self.longest - done
-                if block is not None and left >= look_after:
-                    block.replay()
-                else:
-                    for _ in range(min(look_after, left)):
-                        self.advance()
-                if left > look_after and bool(self.finished()):
-                    break
+            if self.model.images:
+                self._steps.prepare()
+                self.begin()
+                for left in range(self.longest, 0, -self._block):
+                    if left < self._block:
+                        self._several(left)
+                    else:
+                        self._steps()
+                    if left > self._block and bool(self.finished()):
+                        break
             return self.result()
+
+    def _several(self, steps: int | None = None) -> None:
+        for _ in range(self._block if steps is None else steps):
+            self.advance()
+
+    def _warm_up(self) -> None:
+        self.begin()
+        self.advance()
+        self.begin()
 
     def begin(self) -> None:
         """Puts the state back to no words at all."""
@@ -103,7 +110,7 @@ class Search(ABC):
 
         They are not spread anew over the words that are allowed.
         """
-        log_probs = self.model.step(self.latest).float().log_softmax(-1)
+        log_probs = self.model.step(self.latest).log_softmax(-1, dtype=torch.float32)
         return self.rules.apply(log_probs, self.words, self.position)
 
     def write(self, words: Tensor, log_probs: Tensor) -> None:
@@ -113,22 +120,3 @@ class Search(ABC):
         self.word_log_probs.index_copy_(2, place, log_probs.unsqueeze(2))
         self.latest.copy_(words)
         self.position.add_(1)
-
-    def _capture(self, steps: int) -> torch.cuda.CUDAGraph:
-        """Some steps as a graph; captured at the first run and used ever after."""
-        if self._graph is None:
-            stream: torch.cuda.Stream = torch.cuda.Stream(self.model.device)  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream(self.model.device))
-            with torch.cuda.stream(stream):
-                for _ in range(2):  # libraries allocate their work space in the first calls
-                    self.begin()
-                    self.advance()
-                self.begin()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=stream):
-                    for _ in range(steps):
-                        self.advance()
-            torch.cuda.current_stream(self.model.device).wait_stream(stream)
-            self._graph = graph
-            self.begin()
-        return self._graph

@@ -5,12 +5,13 @@ Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model wid
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
-from ngsan.nn.cache import WordCache
+from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.masks import check_mask, zero_padding
@@ -91,6 +92,31 @@ class RegionEncoder(nn.Module):
             )
 
 
+class StepsReady(NamedTuple):
+    """What the decoder's steps need over and over; see `WordDecoder.make_ready`."""
+
+    memory: list[Remembered]
+    """The regions' keys and values in every layer."""
+
+    packed: list[tuple[Tensor, Tensor]]
+    """The self-attention's projections in every layer."""
+
+    positions: Tensor
+    """(T, D) the embedded word positions."""
+
+    def take(self, other: "StepsReady") -> None:
+        """Takes over the values of another of the same shapes, in place."""
+        for mine, its in zip(self.memory, other.memory, strict=True):
+            mine.key.copy_(its.key)
+            mine.value.copy_(its.value)
+            if mine.view is not None and its.view is not None:
+                mine.view.copy_(its.view)
+        for mine_packed, its_packed in zip(self.packed, other.packed, strict=True):
+            for buffer, values in zip(mine_packed, its_packed, strict=True):
+                buffer.copy_(values)
+        self.positions.copy_(other.positions)
+
+
 class WordDecoder(nn.Module):
     """Embedded words with sinusoidal positions, decoder layers, and scores over the vocabulary."""
 
@@ -134,7 +160,7 @@ class WordDecoder(nn.Module):
                 f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
             )
         captions = words if words.ndim == 3 else words.unsqueeze(1)
-        x = self._embed(captions, self.positions(words.shape[-1]))  # (B, C, T, D)
+        x = self._embed(captions, self._positions(words.shape[-1]))  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
         logits: Tensor = self.output(self.norm(x))
@@ -144,40 +170,45 @@ class WordDecoder(nn.Module):
         self,
         words: Tensor,
         cache: WordCache,
-        positions: Tensor,
-        memory: list[tuple[Tensor, Tensor]],
-        mask: Tensor | None = None,
+        ready: "StepsReady",
     ) -> Tensor:
         """Scores the word after one more word of each caption.
 
         Args:
             words: (B, W) the word at the cache's position of W captions an image.
             cache: The words before; it moves on by one.
-            positions: (T, D) of `positions`.
-            memory: Of `remember`.
-            mask: (B, N) boolean, True = a real region, or None.
+            ready: Of `make_ready`.
 
         Returns:
             (B, W, V)
         """
-        x = self._embed(words, positions.index_select(0, cache.position.unsqueeze(0)))
+        x = self._embed(words, ready.positions.index_select(0, cache.position.unsqueeze(0)))
         cache.begin_word()
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, cache, index, memory[index], mask)
+            x = layer.step(x, cache, index, ready.packed[index], ready.memory[index])
         cache.end_word()
         logits: Tensor = self.output(self.norm(x))
         return logits
 
-    def remember(self, memory: Tensor, mask: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values of encoded regions in every layer, (B, H, N, K) each, for `step`."""
-        remembered = []
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            remembered.append(layer.cross_attention.remember(memory, mask))
-        return remembered
+    def make_ready(
+        self, memory: Tensor, mask: Tensor | None = None, *, longest: int
+    ) -> "StepsReady":
+        """What `step` needs of the regions and of the weights, which must not change meanwhile.
 
-    def positions(self, count: int) -> Tensor:
+        Args:
+            memory: (B, N, D) the encoded regions.
+            mask: (B, N) boolean, True = a real region, or None.
+            longest: Most words of a caption.
+        """
+        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        return StepsReady(
+            memory=[layer.cross_attention.remember(memory, mask) for layer in layers],
+            packed=[layer.self_attention.pack() for layer in layers],
+            positions=self._positions(longest),
+        )
+
+    def _positions(self, count: int) -> Tensor:
         """(count, D) the embedded positions 0 to count - 1."""
         weight = self.embed.weight
         exact = torch.promote_types(weight.dtype, torch.float32)

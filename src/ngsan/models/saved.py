@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from ngsan.config import CaptionerConfig, ModelConfig, read_yaml, to_yaml
@@ -36,7 +36,9 @@ def save_captioner(
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / WEIGHTS
     weights.unlink(missing_ok=True)  # a half-written model must not look like one
-    (folder / CONFIG).write_text(to_yaml(ModelConfig(config)), encoding="utf-8")
+    partial = folder / f"{CONFIG}.partial"
+    partial.write_text(to_yaml(ModelConfig(config)), encoding="utf-8")
+    partial.replace(folder / CONFIG)
     vocabulary.save(folder / VOCABULARY)
     partial = weights.with_name(WEIGHTS + ".partial")
     tensors = {name: tensor.contiguous() for name, tensor in captioner.state_dict().items()}
@@ -64,9 +66,16 @@ def load_captioner(folder: str | Path) -> tuple[Captioner, CaptionerConfig, Voca
             f"{config.vocab_size}: they do not belong together"
         )
     try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            trained_with = (file.metadata() or {}).get("vocabulary")
         tensors = load_file(folder / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{folder / WEIGHTS}: damaged or no weights: {error}") from error
+    if trained_with != vocabulary.signature:
+        raise ValueError(
+            f"{folder}: {WEIGHTS} belongs to vocabulary {trained_with}, and {VOCABULARY} is "
+            f"{vocabulary.signature}: they do not belong together"
+        )
     captioner = build_captioner(config)
     expected = {name: tuple(tensor.shape) for name, tensor in captioner.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -5,60 +5,81 @@ Shapes: `B` images, `N` regions, `W` captions an image, `V` vocabulary, `D` mode
 
 from torch import Tensor
 
-from ngsan.models.captioner import Captioner
+from ngsan.capture import Captured
+from ngsan.models.captioner import Captioner, StepsReady
 from ngsan.nn.cache import WordCache
 
 
 class CaptionerSteps:
     """The step protocol of `ngsan.decoding`, over preallocated buffers.
 
-    Keys and values of the regions are computed once an image. Other images of the same shape can
-    be loaded into the same buffers, so that a captured step serves them, too.
+    Regions are encoded once, and so are their keys and values. Other images of the same shape can
+    be loaded into the same buffers, so that work captured on a GPU serves them, too.
     """
 
-    def __init__(self, captioner: Captioner, memory: Tensor, mask: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        captioner: Captioner,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
         """Takes the images.
 
         Args:
             captioner: The model, in evaluation mode.
-            memory: (B, N, D) of `captioner.encode`.
-            mask: (B, N) boolean as given to `encode`, or None.
+            features: (B, N, feature_dim); they and the rest are brought to the model's device.
+            boxes: (B, N, 4) `cxcywh`, or None for a model without geometry.
+            mask: (B, N) boolean, True = a real region, or None.
         """
+        self._captioner = captioner
         self.decoder = captioner.decoder
-        self.images = memory.shape[0]
-        self.vocab_size = self.decoder.embed.num_embeddings
-        self.device = memory.device
-        self._shape = memory.shape
-        self._mask = None if mask is None else mask.clone()
-        self._memory = self.decoder.remember(memory, mask)
+        weight = captioner.encoder.embed.weight
+        self.device, self.vocab_size = weight.device, self.decoder.embed.num_embeddings
+        self.images = features.shape[0]
+        # Copies, because other images will be loaded into them.
+        self._features = features.to(self.device, weight.dtype, copy=True)
+        self._boxes = None if boxes is None else boxes.to(self.device, copy=True)
+        self.mask = None if mask is None else mask.to(self.device, copy=True)
+        self._encode = Captured(self._refresh, self.device, self._refresh)
         self._cache: WordCache | None = None
-        self._positions = memory.new_zeros(0)
+        self._ready: StepsReady | None = None
 
-    def load(self, memory: Tensor, mask: Tensor | None = None) -> None:
-        """Puts other images in the place of these.
+    def encode(self) -> Tensor:
+        """(B, N, D) the regions encoded."""
+        return self._captioner.encode(self._features, self._boxes, self.mask)
 
-        Args:
-            memory: (B, N, D), the same shape as before.
-            mask: (B, N), or None if it was None before.
-        """
-        if memory.shape != self._shape or (mask is None) != (self._mask is None):
-            raise ValueError(
-                f"the buffers are for images of shape {tuple(self._shape)} "
-                f"{'without' if self._mask is None else 'with'} a mask, not {tuple(memory.shape)}"
-            )
-        if mask is not None and self._mask is not None:
-            self._mask.copy_(mask)
-        for old, new in zip(self._memory, self.decoder.remember(memory, mask), strict=True):
-            for buffer, values in zip(old, new, strict=True):
+    def load(
+        self, features: Tensor, boxes: Tensor | None = None, mask: Tensor | None = None
+    ) -> None:
+        """Puts other images in the place of these; arguments of the same shapes as before."""
+        pairs = ((self._features, features), (self._boxes, boxes), (self.mask, mask))
+        for name, (buffer, values) in zip(("features", "boxes", "mask"), pairs, strict=True):
+            had, given = (None if part is None else tuple(part.shape) for part in (buffer, values))
+            if had != given:
+                raise ValueError(f"{name}: the buffers are made for {had}, not for {given}")
+            if buffer is not None and values is not None:
                 buffer.copy_(values)
+        if self._ready is not None:
+            self._encode.prepare()
+            self._encode()
+
+    def _refresh(self) -> None:
+        assert self._ready is not None
+        assert self._cache is not None
+        self._ready.take(self._make_ready(self._cache.longest))
+
+    def _make_ready(self, longest: int) -> StepsReady:
+        return self.decoder.make_ready(self.encode(), self.mask, longest=longest)
 
     def start(self, width: int, longest: int) -> None:
         """Begins `width` captions of at most `longest` words for every image."""
         cache = self._cache
         if cache is None or (cache.width, cache.longest) != (width, longest):
-            keys = self._memory[0][0]
+            self._ready = self._make_ready(longest)
+            keys = self._ready.memory[0].key
             self._cache = WordCache(
-                layers=len(self._memory),
+                layers=len(self._ready.memory),
                 images=self.images,
                 width=width,
                 longest=longest,
@@ -67,14 +88,14 @@ class CaptionerSteps:
                 device=self.device,
                 dtype=keys.dtype,
             )
-            self._positions = self.decoder.positions(longest)
         else:
             cache.clear()
 
     def step(self, words: Tensor) -> Tensor:
         """Takes the next word of each caption, (B, W), and scores the word after it, (B, W, V)."""
         assert self._cache is not None, "start comes first"
-        return self.decoder.step(words, self._cache, self._positions, self._memory, self._mask)
+        assert self._ready is not None
+        return self.decoder.step(words, self._cache, self._ready)
 
     def reorder(self, parents: Tensor) -> None:
         """Caption w of an image goes on from what caption `parents[w]` was, (B, W)."""

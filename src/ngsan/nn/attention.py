@@ -7,10 +7,14 @@ Shapes: `B` images, `T` queries, `S` keys, `N` regions, `W` captions an image, `
 `H` heads, `K` head width.
 """
 
+import math
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ngsan.nn.attend import Attend, AttentionMaps, Backend
-from ngsan.nn.cache import WordCache
+from ngsan.nn.attend import Attend, AttentionMaps, Backend, recall
+from ngsan.nn.cache import Remembered, WordCache, remember
 from ngsan.nn.geometry import GeometryBias
 from ngsan.nn.masks import check_mask, zero_padding
 from ngsan.nn.normalize import Norm
@@ -108,39 +112,52 @@ class MultiHeadAttention(nn.Module):
             record.append(self.attend.maps(query, key, bias=bias, mask=mask, causal=self.causal))
         return self._join(values)
 
-    def remember(self, memory: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, mask: Tensor | None = None) -> Remembered:
         """The keys and values of a memory, to be attended to again and again by `recall`.
 
         Args:
             memory: (B, S, D).
             mask: (B, S) boolean, True = a real key, or None.
-
-        Returns:
-            keys: (B, H, S, K).
-            values: (B, H, S, K).
         """
         check_mask(mask, memory)
         key, value = self._key_value(zero_padding(memory, mask), mask)
-        return key.contiguous(), value.contiguous()
+        return remember(key / math.sqrt(key.shape[-1]), value, mask)
 
-    def recall(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def recall(self, x: Tensor, memory: Remembered) -> Tensor:
         """Attends from `x`, (B, T, D), to what `remember` returned; (B, T, D)."""
-        return self._join(self.attend(self._query(x, None), key, value, mask=mask))
+        return self._join(recall(self._query(x, None), *memory))
 
-    def step(self, x: Tensor, cache: WordCache, layer: int) -> Tensor:
+    def pack(self) -> tuple[Tensor, Tensor]:
+        """The three projections as one, (3 D, D) and (3 D), for `step`; keys carry the scale."""
+        scale = math.sqrt(self.heads / self.key.out_features)
+        parts = (self.query, self.key, self.value)
+        scales = (1.0, scale, 1.0)
+        weight = [part.weight * factor for part, factor in zip(parts, scales, strict=True)]
+        bias = [part.bias * factor for part, factor in zip(parts, scales, strict=True)]
+        return torch.cat(weight), torch.cat(bias)
+
+    def step(
+        self, x: Tensor, cache: WordCache, layer: int, packed: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """Attends from one new word of each caption to the words before it and to itself.
 
         Args:
             x: (B, W, D) the word at the cache's position of each of W captions.
             cache: The words before; takes in the new one.
             layer: Which of the cache's layers this is.
+            packed: Of `pack`.
 
         Returns:
             (B, W, D)
         """
-        cache.write(layer, *self._key_value(x, None))
-        keys, values = cache.keys[layer], cache.values[layer]
-        return self._join(self.attend(self._query(x, None), keys, values, bias=cache.view))
+        if self.key_norm is not None:
+            raise ValueError("attention with a norm of its keys cannot go word by word")
+        projected = F.linear(x, *packed)
+        query, key_value = projected[..., : x.shape[-1]], projected[..., x.shape[-1] :]
+        if self.query_norm is not None:
+            query = self.query_norm(query, None)
+        cache.write(layer, key_value)
+        return self._join(recall(self._split(query), *cache.words(layer), cache.view))
 
     def _query(self, x: Tensor, mask: Tensor | None) -> Tensor:
         query = self.query(x)

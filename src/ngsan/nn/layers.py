@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.attention import MultiHeadAttention, refuse_in_decoder
-from ngsan.nn.cache import WordCache
+from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.feedforward import FeedForward
 
 NormPlace = Literal["post", "pre"]
@@ -143,8 +143,8 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         cache: WordCache,
         layer: int,
-        memory: tuple[Tensor, Tensor],
-        mask: Tensor | None = None,
+        packed: tuple[Tensor, Tensor],
+        memory: Remembered,
     ) -> Tensor:
         """Decodes one more word of each caption; the result is that of `forward` at this word.
 
@@ -152,13 +152,13 @@ class DecoderLayer(nn.Module):
             x: (B, W, D) the word at the cache's position.
             cache: The words before.
             layer: Which of the cache's layers this is.
-            memory: Keys and values of the regions, of `cross_attention.remember`.
-            mask: (B, N) boolean, True = a real region, or None.
+            packed: Of `self_attention.pack`.
+            memory: The regions, of `cross_attention.remember`.
 
         Returns:
             (B, W, D)
         """
-        x = self.self_residual(x, lambda y: self.self_attention.step(y, cache, layer))
-        x = self.cross_residual(x, lambda y: self.cross_attention.recall(y, *memory, mask))
+        x = self.self_residual(x, lambda y: self.self_attention.step(y, cache, layer, packed))
+        x = self.cross_residual(x, lambda y: self.cross_attention.recall(y, memory))
         decoded: Tensor = self.feedforward_residual(x, self.feedforward)
         return decoded

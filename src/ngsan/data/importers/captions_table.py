@@ -9,8 +9,6 @@ A row has an image, by id or file name, and a caption; an image may have many ro
     {"image": "dog.jpg", "captions": ["A dog runs.", "A brown dog."], "split": "train"}
 """
 
-import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +18,10 @@ from ngsan.data.captions import (
     caption_text,
     caption_texts,
     entry_fields,
-    numbered_lines,
-    shown,
 )
+from ngsan.data.importers.table_rows import csv_rows, json_rows
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, id_and_file, random_split
-
-_SEPARATORS = ",;\t"
 
 
 @dataclass(slots=True)
@@ -128,19 +123,7 @@ def _rows(path: Path, problems: Problems) -> Iterator[_Row]:
 
 
 def _json_rows(path: Path, problems: Problems) -> Iterator[_Row]:
-    for line in numbered_lines(path, problems):
-        if not line.text.strip():
-            continue
-        where = f"{path}:{line.number}"
-        try:
-            entry = json.loads(line.text)
-        except (ValueError, RecursionError) as error:
-            if not line.ended:
-                byte = line.offset + len(line.text.encode("utf-8"))
-                message = f"{where}: the file ends too early, at byte {byte}: {error}"
-                raise ValueError(message) from error
-            problems.report("broken JSON", where, str(error))
-            continue
+    for where, entry in json_rows(path, problems):
         fields = entry_fields(entry, ("image",), problems, where)
         if fields is None:
             continue
@@ -157,90 +140,7 @@ def _json_rows(path: Path, problems: Problems) -> Iterator[_Row]:
 
 
 def _csv_rows(path: Path, problems: Problems) -> Iterator[_Row]:
-    lines = _CsvLines(path)
-    names, separator = _header(path, lines)
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    columns = {name: names.index(name) for name in ("image", "caption", "split") if name in names}
-    while True:
-        where = f"{path}:{lines.number + 1}"
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            if lines.ended:
-                raise ValueError(f"{where}: a quote that opens here is never closed") from error
-            problems.report("broken row", where, _explained(error, lines.number))
-            continue
-        if values is None:
-            return
-        if not any(value.strip() for value in values):
-            continue
-        if len(values) != len(names):
-            message = (
-                f"{len(values)} fields instead of {len(names)}; quote captions with {separator!r}"
-            )
-            problems.report("wrong number of fields", where, message)
-            continue
-        if any("\udc80" <= letter <= "\udcff" for value in values for letter in value):
-            problems.report("invalid UTF-8", where, f"{shown(values)} has bytes that are not UTF-8")
-            continue
-        text = caption_text(values[columns["caption"]], problems, where)
-        split = values[columns["split"]].strip() if "split" in columns else None
-        captions = () if text is None else (text,)
-        yield _Row(where, values[columns["image"]], split, captions)
-
-
-def _explained(error: csv.Error, line: int) -> str:
-    if "new-line" in str(error):
-        return "a carriage return that ends no line and stands in no quotes"
-    return f"{error}, up to line {line}; inside quotes, write a quote twice"
-
-
-class _CsvLines:
-    """The lines of a file with their ends, as the csv module wants them, counted.
-
-    Bytes that are not UTF-8 become lone surrogates, so that the row they are in can be named.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.number = 0
-        self.ended = False
-        self._lines = self._read(path)
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines, None)
-        if line is None:
-            self.ended = True
-            raise StopIteration
-        self.number += 1
-        return line
-
-    @staticmethod
-    def _read(path: Path) -> Iterator[str]:
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                if number == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    raise ValueError(f"{path} is UTF-16; save it as UTF-8")
-                text = line.decode("utf-8", errors="surrogateescape")
-                yield text.removeprefix("\ufeff") if number == 0 else text
-
-
-def _header(path: Path, lines: _CsvLines) -> tuple[list[str], str]:
-    """The names of the columns, in lower case, and what separates them."""
-    text = next(lines, "")
-    for separator in _SEPARATORS:
-        try:
-            values = next(csv.reader([text], delimiter=separator, strict=True), [])
-        except csv.Error:
-            continue
-        names = [value.strip().lower() for value in values]
-        if "image" in names and "caption" in names:
-            for name in ("image", "caption", "split"):
-                if names.count(name) > 1:
-                    raise ValueError(f"{path}:1: two columns are named {name!r}")
-            return names, separator
-    raise ValueError(
-        f"{path}:1: the first line must name the columns 'image' and 'caption', not {shown(text)}"
-    )
+    for where, fields in csv_rows(path, problems):
+        text = caption_text(fields["caption"], problems, where)
+        split = str(fields["split"]).strip() if "split" in fields else None
+        yield _Row(where, fields["image"], split, () if text is None else (text,))

@@ -1,0 +1,173 @@
+"""How fast captions are written, beside a plain search that recomputes every prefix.
+
+    python benchmarks/decoding.py                        two CPU cores: one image
+    python benchmarks/decoding.py --device cuda          a GPU: 5,000 images and one
+
+The model is the paper's NG-SAN with random weights whose captions never end, so every search takes
+all steps. Features lie on the device; times include the encoder. The plain search is what public
+captioners do: no cache, the images' memory repeated for every beam, attention spelled out.
+"""
+
+import argparse
+import math
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from ngsan.config import DecodingConfig
+from ngsan.models import Captioner, build_captioner
+from ngsan.predict import Predictor
+from ngsan.text.vocabulary import Vocabulary
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BEAM = DecodingConfig(beam=3)
+SAMPLES = DecodingConfig(method="sample", samples=5)
+
+
+def model(options: argparse.Namespace, backend: str) -> Captioner:
+    """The paper's NG-SAN; its captions never end."""
+    torch.manual_seed(0)
+    captioner = build_captioner("ng-san", layers=options.layers, backend=backend).eval()
+    with torch.no_grad():
+        captioner.decoder.output.bias[0] = -1e4
+    return captioner.to(options.device, PRECISIONS[options.precision])
+
+
+def images(options: argparse.Namespace, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Random features, boxes and a mask of real regions; all are real."""
+    random = torch.Generator(options.device).manual_seed(1)
+    shape = (count, options.regions)
+    features = torch.randn(*shape, 2048, device=options.device, generator=random)
+    boxes = torch.rand(*shape, 4, device=options.device, generator=random) * 0.4 + 0.1
+    mask = torch.ones(shape, dtype=torch.bool, device=options.device)
+    return features.to(PRECISIONS[options.precision]), boxes, mask
+
+
+@torch.inference_mode()
+def plain_beam(
+    captioner: Captioner, features: Tensor, boxes: Tensor, mask: Tensor, width: int, longest: int
+) -> Tensor:
+    """Beam search without a cache; a caption of the random model never ends."""
+    count = len(features)
+    memory = captioner.encode(features, boxes, mask).repeat_interleave(width, 0)
+    mask = mask.repeat_interleave(width, 0)
+    words = torch.zeros(count, width, 1, dtype=torch.long, device=features.device)
+    totals = torch.full((count, width), -math.inf, device=features.device)
+    totals[:, 0] = 0.0
+    for _ in range(longest):
+        logits = captioner.decode(words.flatten(0, 1), memory, mask)[:, -1]
+        log_probs = logits.float().log_softmax(-1).view(count, width, -1)
+        totals, places = (totals.unsqueeze(2) + log_probs).flatten(1).topk(width)
+        parents = (places // log_probs.shape[2]).unsqueeze(2).expand(-1, -1, words.shape[2])
+        latest = (places % log_probs.shape[2]).unsqueeze(2)
+        words = torch.cat((words.gather(1, parents), latest), 2)
+    return words[:, 0, 1:]
+
+
+@torch.inference_mode()
+def plain_samples(
+    captioner: Captioner, features: Tensor, boxes: Tensor, mask: Tensor, width: int, longest: int
+) -> Tensor:
+    """Sampling without a cache."""
+    memory = captioner.encode(features, boxes, mask).repeat_interleave(width, 0)
+    mask = mask.repeat_interleave(width, 0)
+    words = torch.zeros(len(memory), 1, dtype=torch.long, device=features.device)
+    for _ in range(longest):
+        logits = captioner.decode(words, memory, mask)[:, -1]
+        latest = torch.multinomial(logits.float().softmax(-1), 1)
+        words = torch.cat((words, latest), 1)
+    return words[:, 1:]
+
+
+def wait(device: str) -> None:
+    """Waits until the device has done its work."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def seconds(work, device: str, repeat: int) -> float:
+    """Median time of some work; it is done twice beforehand."""
+    times = []
+    for turn in range(repeat + 2):
+        wait(device)
+        start = time.perf_counter()
+        work()
+        wait(device)
+        if turn >= 2:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def throughput(options: argparse.Namespace) -> None:
+    """Beam search and sampling over many images, in batches."""
+    ours = Predictor(model(options, options.backend), vocabulary())
+    plain = model(options, "explicit")
+    features, boxes, mask = images(options, options.images)
+    for batch in options.batches:
+
+        def whole(decoding: DecodingConfig, batch: int = batch) -> None:
+            parts = zip(features.split(batch), boxes.split(batch), mask.split(batch), strict=True)
+            for part in parts:
+                ours.search(*part, decoding=decoding)
+
+        for name, decoding in (("beam 3", BEAM), ("5 samples", SAMPLES)):
+            time_taken = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
+            print(
+                f"{name:10} batch {batch:5}: {options.images / time_taken:9,.0f} images/s",
+                flush=True,
+            )
+    few = (features[: options.plain], boxes[: options.plain], mask[: options.plain])
+    for name, search, width in (("beam 3", plain_beam, 3), ("5 samples", plain_samples, 5)):
+        taken = seconds(lambda s=search, w=width: s(plain, *few, w, 20), options.device, 1)
+        rate = options.plain / taken
+        print(f"{name:10} plain search, batch {options.plain}: {rate:9,.0f} images/s", flush=True)
+
+
+def latency(options: argparse.Namespace) -> None:
+    """One image, beam 3, from features to text."""
+    ours = Predictor(model(options, options.backend), vocabulary())
+    plain = model(options, "explicit")
+    one = images(options, 1)
+    fast = seconds(lambda: ours.caption(*one, decoding=BEAM), options.device, options.repeat * 3)
+    slow = seconds(lambda: plain_beam(plain, *one, 3, 20), options.device, options.repeat)
+    same = ours.search(*one, decoding=BEAM).words[0, 0].tolist()
+    assert options.precision != "float32" or options.tf32 or same == plain_beam(plain, *one, 3, 20)[0].tolist()
+    print(
+        f"one image, beam 3: {1000 * fast:.1f} ms; plain search: {1000 * slow:.1f} ms; "
+        f"ratio {slow / fast:.1f}",
+        flush=True,
+    )
+
+
+def vocabulary() -> Vocabulary:
+    """9,487 words."""
+    return Vocabulary([f"word{number}" for number in range(9487)])
+
+
+def main() -> None:
+    """Runs the benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--tf32", action="store_true", help="let float32 matrix products use TF32")
+    parser.add_argument("--backend", choices=("fused", "explicit"), default="fused")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--regions", type=int, default=36)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--batches", type=int, nargs="*", default=[500])
+    parser.add_argument("--plain", type=int, default=200, help="images of the plain search")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
+    print(f"torch {torch.__version__} on {options.device}, {options.precision}", flush=True)
+    latency(options)
+    if options.device != "cpu":
+        throughput(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Work that is captured once on a GPU and replayed ever after, so that neither waits for Python."""
+
+from collections.abc import Callable
+
+import torch
+
+
+class Captured:
+    """Some work on tensors that stay where they are: plain on a CPU, a CUDA graph on a GPU.
+
+    The work reads and writes the same buffers at every call, has shapes that never change, and
+    does not wait for the device.
+    """
+
+    def __init__(
+        self, work: Callable[[], None], device: torch.device, warm_up: Callable[[], None]
+    ) -> None:
+        """Takes the work; it is captured when first called.
+
+        Args:
+            work: What to do.
+            device: Where its tensors are.
+            warm_up: Called before the capture, some times, with work of the same kind, in which
+                libraries choose their methods and allocate their space; it may leave the buffers
+                in any state.
+        """
+        self._work, self._device, self._warm_up = work, device, warm_up
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def prepare(self) -> None:
+        """Captures the work, unless that has been done or the device is no GPU."""
+        if self._device.type != "cuda" or self._graph is not None:
+            return
+        main = torch.cuda.current_stream(self._device)
+        side: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._warm_up()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):
+                self._work()
+        main.wait_stream(side)
+        self._graph = graph
+
+    def __call__(self) -> None:
+        """Does the work; on a GPU `prepare` must have been called."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._work()

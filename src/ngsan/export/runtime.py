@@ -1,0 +1,253 @@
+"""Runs exported captioners with ONNX Runtime.
+
+Shapes: `B` images, `N` regions, `W` captions an image that are written side by side, `M` captions,
+`T` words, `V` vocabulary.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ngsan.export.manifest import DECODER, ENCODER, Manifest, layer_names
+from ngsan.models.saved import VOCABULARY
+from ngsan.nn.geometry import AbsoluteGeometry, check_boxes
+from ngsan.nn.masks import check_mask
+from ngsan.text.vocabulary import BOUNDARY
+
+Provider = str | tuple[str, dict[str, Any]]
+"""An execution provider of ONNX Runtime: its name, or its name and options."""
+
+
+class OnnxModel:
+    """An exported captioner; a `RegionModel` for prediction."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        threads: int | None = None,
+        providers: Sequence[Provider] | None = None,
+    ) -> None:
+        """Opens an export and checks that it is whole.
+
+        Args:
+            folder: What `export_captioner` wrote.
+            threads: Threads of ONNX Runtime; None for one a core.
+            providers: Execution providers, the preferred first; None for the CPU's.
+
+        Raises:
+            ValueError: Something is missing or damaged, or ONNX Runtime cannot do what is asked.
+        """
+        folder = Path(folder)
+        manifest = Manifest.load(folder)
+        self.config = manifest.model
+        self.vocab_size = self.config.vocab_size
+        self.vocabulary = manifest.words(folder / VOCABULARY)
+        graphs = [manifest.graph(folder / name) for name in (ENCODER, DECODER)]
+        self._runtime = _onnxruntime()
+        _check_providers(self._runtime, providers)
+        self.encoder, self.decoder = (
+            _session(self._runtime, folder, graph, threads, providers) for graph in graphs
+        )
+
+    def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> "OnnxSteps":
+        """See `RegionModel.steps`."""
+        return OnnxSteps(self, self.encode(features, boxes, mask))
+
+    def reload(
+        self, steps: "OnnxSteps", features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> None:
+        """See `RegionModel.reload`."""
+        steps.load(self.encode(features, boxes, mask))
+
+    def attention(self, words: Tensor, steps: "OnnxSteps") -> Tensor:
+        """See `RegionModel.attention`."""
+        steps.start(words.shape[1], words.shape[2])
+        given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
+        return torch.stack([steps.look(word)[1] for word in given.unbind(-1)], 2)
+
+    def encode(
+        self, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> "EncodedRegions":
+        """Makes what the decoder attends to.
+
+        Args:
+            features: (B, N, feature_dim).
+            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry.
+            mask: (B, N) boolean, True = a real region, or None.
+        """
+        self._check(features, boxes, mask)
+        if mask is None:
+            mask = torch.ones(features.shape[:2], dtype=torch.bool)
+        if not len(features):  # ONNX Runtime divides by their number, and dies of it
+            return EncodedRegions({}, mask.cpu())
+        inputs = {"features": features, "mask": mask}
+        if boxes is not None and self.config.geometry != "none":
+            inputs["boxes"] = boxes
+        if not features.shape[1]:  # the same goes for regions; padding stands in for them
+            inputs = {name: _one_region(part) for name, part in inputs.items()}
+        fed = {name: self.value(part) for name, part in inputs.items()}
+        names = layer_names("region", self.config.layers)
+        encoded = dict(zip(names, self.encoder.run_with_ort_values(names, fed), strict=True))
+        return EncodedRegions({**encoded, "mask": fed["mask"]}, mask.cpu())
+
+    def value(self, tensor: Tensor) -> Any:
+        """A tensor as ONNX Runtime takes it, in single precision if it holds real numbers."""
+        plain = tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else None)
+        return self._runtime.OrtValue.ortvalue_from_numpy(plain.contiguous().numpy())
+
+    def _check(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> None:
+        """Fails early where a graph would fail with a message of its own, or not at all."""
+        width = self.config.feature_dim
+        if features.ndim != 3 or features.shape[-1] != width:
+            raise ValueError(
+                f"features must be (images, regions, {width}), not {tuple(features.shape)}"
+            )
+        check_mask(mask, features)
+        if self.config.geometry == "none":
+            return
+        if boxes is None:
+            raise ValueError("this model is geometry-aware: it needs the regions' boxes")
+        if boxes.shape != (*features.shape[:2], 4):
+            raise ValueError(
+                f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
+                f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
+            )
+        check_boxes(boxes, mask)
+        if "absolute" in self.config.geometry_terms:
+            AbsoluteGeometry(8)(boxes, mask)  # for its check; the graph has the embedding
+
+
+class EncodedRegions(NamedTuple):
+    """The images as the decoder takes them."""
+
+    fed: dict[str, Any]
+    """Values of ONNX Runtime by name; none for no images."""
+
+    mask: Tensor
+    """(B, N) boolean, True = a real region."""
+
+
+class OnnxSteps:
+    """The step protocol of `ngsan.decoding` over an exported decoder.
+
+    The decoder returns the keys and values of all words so far, which go into its next call as they
+    are. What a caption sees of them is kept here, as in `ngsan.nn.cache.WordCache`.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, model: OnnxModel, regions: EncodedRegions) -> None:
+        """Takes the images.
+
+        Args:
+            model: The exported captioner.
+            regions: Of `model.encode`.
+        """
+        self.images, self.vocab_size = len(regions.mask), model.vocab_size
+        self._model, self._regions = model, regions
+        layers = model.config.layers
+        self._names = layer_names("word", layers)
+        self._outputs = ["logits", "attention", *layer_names("grown", layers)]
+        self._words: list[Any] = []
+        self._seen = torch.zeros(self.images, 0, 0, dtype=torch.bool)
+        self._position = 0
+
+    def load(self, regions: EncodedRegions) -> None:
+        """Puts other images, as many, in the place of these."""
+        if len(regions.mask) != self.images:
+            raise ValueError(f"{len(regions.mask)} images in the place of {self.images}")
+        self._regions = regions
+
+    def start(self, width: int, longest: int) -> None:
+        """Begins `width` captions of at most `longest` words for every image."""
+        config = self._model.config
+        shape = (self.images, config.heads, 0, config.dim // config.heads)
+        self._words = [self._model.value(torch.zeros(shape)) for _ in self._names]
+        self._seen = torch.zeros(self.images, width, longest * width, dtype=torch.bool)
+        self._position = 0
+
+    def step(self, words: Tensor) -> Tensor:
+        """Takes the next word of each caption, (B, W), and scores the word after it, (B, W, V)."""
+        return self.look(words)[0]
+
+    def look(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Like `step`; also returns where the captions looked.
+
+        Returns:
+            logits: (B, W, V).
+            attention: (B, W, N) over the regions, in the last layer, the mean of its heads.
+        """
+        width, mask = self._seen.shape[1], self._regions.mask
+        if not self.images:
+            return torch.zeros(0, width, self.vocab_size), torch.zeros(0, width, mask.shape[1])
+        first = self._position * width
+        fed = {
+            "words": self._model.value(words),
+            "position": self._model.value(torch.tensor(self._position)),
+            "seen": self._model.value(self._seen[:, :, :first]),
+            **dict(zip(self._names, self._words, strict=True)),
+            **self._regions.fed,
+        }
+        logits, attention, *self._words = self._model.decoder.run_with_ort_values(
+            self._outputs, fed
+        )
+        # A new word stands in its caption's own slot.
+        self._seen[:, :, first : first + width] = torch.eye(width, dtype=torch.bool)
+        self._position += 1
+        looked = torch.from_numpy(attention.numpy())
+        return torch.from_numpy(logits.numpy()), looked[:, :, : mask.shape[1]]
+
+    def reorder(self, parents: Tensor) -> None:
+        """Caption w of an image goes on from what caption `parents[w]` was, (B, W)."""
+        self._seen = self._seen.gather(1, parents.unsqueeze(2).expand_as(self._seen))
+
+
+def _one_region(part: Tensor) -> Tensor:
+    """Zeros, or False, for one region of each image in the place of none: (B, 0, ...)."""
+    return part.new_zeros((part.shape[0], 1, *part.shape[2:]))
+
+
+def _onnxruntime() -> Any:
+    try:
+        return import_module("onnxruntime")
+    except ImportError as error:
+        raise ValueError("exported models need onnxruntime: pip install 'ngsan[onnx]'") from error
+
+
+def _check_providers(runtime: Any, providers: Sequence[Provider] | None) -> None:
+    available = runtime.get_available_providers()
+    for provider in providers or ():
+        name = provider if isinstance(provider, str) else provider[0]
+        if name not in available:
+            raise ValueError(
+                f"providers: {name!r} is not in this build of onnxruntime, which has "
+                f"{', '.join(available)}"
+            )
+
+
+def _session(
+    runtime: Any,
+    folder: Path,
+    graph: bytes,
+    threads: int | None,
+    providers: Sequence[Provider] | None,
+) -> Any:
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads: {threads} must be at least 1")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    refused = (state.Fail, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented)
+    try:
+        return runtime.InferenceSession(
+            graph, options, providers=list(providers or ["CPUExecutionProvider"])
+        )
+    except refused as error:
+        raise ValueError(
+            f"{folder}: onnxruntime {runtime.__version__} cannot open the graphs: {error}"
+        ) from error

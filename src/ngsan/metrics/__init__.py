@@ -1,0 +1,1 @@
+"""Scores of captions, and how sure they are."""

@@ -1,0 +1,45 @@
+"""A published system's captions with their references, to score as a whole."""
+
+import json
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "coco"
+
+
+@pytest.fixture(scope="session")
+def published():
+    """Captions of 5,000 COCO images and their references, in the annotation file's image order.
+
+    Returns:
+        Image id -> caption, and image id -> list of references.
+    """
+    results = PUBLISHED / "published_captions.json"
+    if not results.is_file():
+        pytest.skip(f"needs {results.name}, captions of a published system, in {PUBLISHED}")
+    captions = {
+        str(entry["image_id"]): entry["caption"]
+        for entry in json.loads(results.read_text(encoding="utf-8"))
+    }
+    package = find_spec("pycocoevalcap")
+    jar = Path(package.submodule_search_locations[0]) / "spice" / "spice-1.0.jar"
+    with (
+        zipfile.ZipFile(jar) as archive,
+        archive.open("coco/annotations/captions_val2014.json") as file,
+    ):
+        annotations = json.load(file)
+    ids = [str(image["id"]) for image in annotations["images"]]
+    references = {image_id: [] for image_id in ids if image_id in captions}
+    for entry in annotations["annotations"]:
+        if (image_id := str(entry["image_id"])) in references:
+            references[image_id].append(entry["caption"])
+    return {image_id: captions[image_id] for image_id in references}, references
+
+
+@pytest.fixture(scope="session")
+def published_scores():
+    """What pycocoevalcap 1.2 gives these captions, name -> score of 100."""
+    return json.loads((PUBLISHED / "published_scores.json").read_text(encoding="utf-8"))

@@ -1,0 +1,399 @@
+"""Exported captioners against PyTorch's, which is the independent program here."""
+
+import hashlib
+import itertools
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+
+import ngsan
+from ngsan.commands import export as export_command
+from ngsan.config import CaptionerConfig, DecodingConfig
+from ngsan.export import OnnxModel, export_captioner, load
+from ngsan.export.manifest import DECODER, ENCODER, FILES, MANIFEST
+from ngsan.export.write import check_export
+from ngsan.models import build_captioner
+from ngsan.models.saved import VOCABULARY, load_captioner, save_captioner
+from ngsan.nn.normalize import BatchNorm
+from ngsan.predict import Predictor, TorchModel
+from ngsan.text.vocabulary import Vocabulary
+
+WORDS = [f"word{index}" for index in range(24)]
+TINY = dict(vocab_size=25, feature_dim=6, dim=16, heads=2, hidden_dim=24, layers=1, geometry_dim=4)
+
+# Every value of every key that changes a graph, in as few exports as may be: each takes seconds.
+VARIANTS = {
+    "ng-san": dict(),
+    "san": dict(norm="none", geometry="none", decoder_norm="layer", layers=2),
+    "all geometry": dict(
+        geometry="absolute+content-independent+query+key+relation",
+        signed_geometry=True,
+        norm="instance-affine",
+        norm_of="both",
+    ),
+    "relation, pre, batch": dict(
+        geometry="relation", norm_place="pre", norm="batch", norm_of="key", decoder_norm="layer"
+    ),
+    "key, layer, half": dict(geometry="key", norm="layer", dtype=torch.bfloat16),
+}
+
+SEARCHES = {
+    "beam": DecodingConfig(best=3, length_penalty=0.5),
+    "greedy": DecodingConfig(method="greedy"),
+    "sample": DecodingConfig(method="sample", samples=4, seed=7),
+    "constrained": DecodingConfig(
+        beam=4, best=2, groups=2, require="word3 word5", no_repeat=2, longest=7
+    ),
+}
+
+
+def make_model(folder, dtype=torch.float32, seed=1, **keys):
+    torch.manual_seed(seed)
+    config = CaptionerConfig(**{**TINY, **keys})
+    captioner = build_captioner(config)
+    # Nothing may stay at a beginning that hides it: zero shifts, zero projections, unit scales.
+    for parameter in captioner.parameters():
+        torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 else 0.2)
+    for module in captioner.modules():
+        if isinstance(module, BatchNorm):
+            module.running_mean.normal_()
+            module.running_variance.uniform_(0.5, 2)
+    save_captioner(folder, captioner.to(dtype), config, Vocabulary(WORDS))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """Makes a variant's model folder and its export, once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp("model")
+            model = make_model(folder / "model", **VARIANTS[name])
+            made[name] = model, folder / "export", export_captioner(model, folder / "export")
+        return made[name]
+
+    return get
+
+
+@pytest.fixture
+def traced_already(exported, monkeypatch):
+    """Takes the graphs of a variant that has been exported in the place of tracing a model."""
+
+    def take(name):
+        source = exported(name)[1]
+
+        def write_graphs(captioner, config, folder):
+            for file in (ENCODER, DECODER):
+                shutil.copy(source / file, folder / file)
+            manifest = json.loads((source / MANIFEST).read_text())
+            return manifest["inputs"], manifest["outputs"]
+
+        monkeypatch.setattr("ngsan.export.write.write_graphs", write_graphs)
+
+    return take
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    """A copy of an export, to be broken."""
+    return shutil.copytree(exported("ng-san")[1], tmp_path / "copy")
+
+
+def regions(counts, most=None):
+    """Random regions: so many of each image, padding that holds no numbers."""
+    shape = (len(counts), most if most is not None else max(counts, default=0))
+    features = torch.randn(*shape, TINY["feature_dim"])
+    boxes = 0.1 + 0.8 * torch.rand(*shape, 4)
+    counts = torch.tensor(counts, dtype=torch.long).unsqueeze(1)
+    mask = torch.arange(shape[1]) < counts
+    features[~mask] = torch.nan
+    boxes[~mask] = torch.nan
+    return features, boxes, mask
+
+
+def walk(model, images, width, longest):
+    """Logits along random words of captions that go on from one another."""
+    generator = torch.Generator().manual_seed(3)
+    steps = model.steps(*images)
+    steps.start(width, longest)
+    shape, logits = (len(images[0]), width), []
+    words = torch.zeros(shape, dtype=torch.long)
+    for _ in range(longest):
+        logits.append(steps.step(words).clone())
+        words = torch.randint(TINY["vocab_size"], shape, generator=generator)
+        steps.reorder(torch.randint(width, shape, generator=generator))
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_agrees_with_torch(name, exported):
+    model, folder, report = exported(name)
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert report.difference < 1e-4
+    captioner = load_captioner(model)[0].float()
+    ours, other = TorchModel(captioner), OnnxModel(folder, threads=1)
+    sizes = [([5], 1, 1), ([1], 3, 2), ([4, 0, 2], 2, 4), ([9, 9], 5, 3), ([0], 2, 2)]
+    with torch.inference_mode():
+        for counts, width, longest in sizes:
+            images = regions(counts, most=max(*counts, 1))
+            expected, found = (walk(one, images, width, longest) for one in (ours, other))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        # A teacher-forced pass is no step at all, so nothing is shared with it but the weights.
+        images = regions([6, 3])
+        words = torch.randint(TINY["vocab_size"], (2, 4))
+        steps = other.steps(*images)
+        steps.start(1, 4)
+        stepped = torch.cat([steps.step(word.unsqueeze(1)) for word in words.unbind(1)], 1)
+        torch.testing.assert_close(
+            stepped, captioner(*images, words), rtol=1e-4, atol=1e-4, check_stride=False
+        )
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", ["ng-san", "san"])
+def test_captions_are_those_of_torch(name, search, exported):
+    model, folder, _ = exported(name)
+    images = regions([7, 0, 3, 1, 6])
+    for given in (images, regions([8, 2, 5, 8, 4], most=8), images):
+        expected, found = (
+            load(one).caption(*given, decoding=SEARCHES[search], attention=True, first=2)
+            for one in (model, folder)
+        )
+        assert [len(captions) for captions in found] == [len(captions) for captions in expected]
+        for ours, other in zip(itertools.chain(*expected), itertools.chain(*found), strict=True):
+            assert ours.text == other.text
+            assert ours.score == pytest.approx(other.score, abs=1e-4)
+            assert ours.word_log_probabilities == pytest.approx(
+                other.word_log_probabilities, abs=1e-4
+            )
+            torch.testing.assert_close(
+                torch.from_numpy(other.attention), torch.from_numpy(ours.attention)
+            )
+
+
+def test_one_predictor_serves_batch_after_batch(exported):
+    model, folder, _ = exported("ng-san")
+    ours, other = load(model), load(folder, threads=1)
+    for counts in ([4, 2], [3, 4], [4, 4], [2], [4, 1]):
+        images = regions(counts, most=4)
+        expected, found = ([one.text for one, *_ in p.caption(*images)] for p in (ours, other))
+        assert found == expected
+
+
+def test_no_images_no_regions_no_mask_no_boxes(exported):
+    model, folder, _ = exported("ng-san")
+    ours, other = load(model), load(folder)
+    assert other.caption(torch.zeros(0, 3, 6), torch.ones(0, 3, 4), attention=True) == []
+    nothing = torch.zeros(2, 0, 6), torch.ones(2, 0, 4)
+    expected, found = (one.caption(*nothing, attention=True) for one in (ours, other))
+    assert [one.text for one, *_ in found] == [one.text for one, *_ in expected]
+    assert found[0][0].attention.shape == expected[0][0].attention.shape
+    features, boxes, _ = regions([5, 5])
+    same = [
+        [one.text for one, *_ in predictor.caption(features, boxes.double(), mask)]
+        for predictor in (ours, other)
+        for mask in (None, torch.ones(2, 5, dtype=torch.bool))
+    ]
+    assert all(texts == same[0] for texts in same)
+    model, folder, _ = exported("san")
+    texts = [[one.text for one, *_ in load(path).caption(features)] for path in (model, folder)]
+    assert texts[0] == texts[1]
+
+
+def test_models_of_both_kinds_vote(exported):
+    model, folder, _ = exported("ng-san")
+    captioner, _, vocabulary = load_captioner(model)
+    both = Predictor([captioner, OnnxModel(folder)], vocabulary)
+    alone = Predictor(captioner, vocabulary)
+    images = regions([5, 2])
+    expected, found = (one.caption(*images) for one in (alone, both))
+    assert [one.text for one, *_ in found] == [one.text for one, *_ in expected]
+
+
+def test_graphs_say_nothing_of_this_machine_and_have_free_axes(exported):
+    import onnx
+
+    for name in (ENCODER, DECODER):
+        path = exported("ng-san")[1] / name
+        assert b"/ngsan/" not in path.read_bytes()
+        graph = onnx.load(path).graph
+        axes = {
+            axis.dim_param
+            for value in graph.input
+            for axis in value.type.tensor_type.shape.dim
+            if axis.dim_param
+        }
+        wanted = {"images", "regions"} | ({"captions", "slots"} if name == DECODER else set())
+        assert axes == wanted
+        manifest = json.loads((exported("ng-san")[1] / MANIFEST).read_text())
+        assert manifest["inputs"][name] == [value.name for value in graph.input]
+        assert manifest["outputs"][name] == [value.name for value in graph.output]
+
+
+def test_the_public_name_opens_both_kinds(exported):
+    model, folder, _ = exported("san")
+    assert isinstance(ngsan.load(model).models[0], TorchModel)
+    assert isinstance(ngsan.load(folder).models[0], OnnxModel)
+
+
+def test_a_wrong_target_is_refused_and_left_alone(exported, tmp_path):
+    model = exported("san")[0]
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("mine")
+    for target, message in (("file", "is a file"), ("folder", "notes.txt")):
+        with pytest.raises(ValueError, match=message):
+            export_captioner(model, tmp_path / target)
+    with pytest.raises(ValueError, match="config.yaml"):
+        export_captioner(model, model)
+    with pytest.raises(ValueError, match="is not a model"):
+        export_captioner(tmp_path / "nothing", tmp_path / "export")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_export_is_replaced_whole_or_not_at_all(exported, copy, traced_already, monkeypatch):
+    model = exported("san")[0]
+    traced_already("san")
+    before = {name: (copy / name).read_bytes() for name in FILES}
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ngsan.export.write.check_export", fail)
+        with pytest.raises(KeyboardInterrupt):
+            export_captioner(model, copy)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    export_captioner(model, copy)
+    assert OnnxModel(copy).config.geometry == "none"
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_graphs_of_other_weights_are_not_let_out(traced_already, tmp_path):
+    traced_already("san")
+    model = make_model(tmp_path / "model", seed=2, **VARIANTS["san"])
+    with pytest.raises(ValueError, match="does not agree with PyTorch: logits"):
+        export_captioner(model, tmp_path / "export")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_other_captions_are_not_let_out(exported, monkeypatch):
+    monkeypatch.setattr("ngsan.export.write.TOLERANCE", 1e9)
+    captioner = load_captioner(exported("san")[0])[0]
+    assert check_export(exported("san")[1], captioner)
+    monkeypatch.setattr("ngsan.export.write._ranks_equal", lambda wanted, got: False)
+    captioner.decoder.output.bias.data[3] += 50
+    with pytest.raises(ValueError, match="in the place of 'word2"):
+        check_export(exported("san")[1], captioner)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(name, copy):
+    (copy / name).unlink()
+    with pytest.raises(ValueError, match=f"not an export: {name} missing"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", [ENCODER, DECODER])
+def test_changed_and_cut_graphs_are_found(name, copy):
+    content = (copy / name).read_bytes()
+    for other in (content[:-1], content[:200], bytes([content[0] ^ 1]) + content[1:], b""):
+        (copy / name).write_bytes(other)
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            load(copy)
+    # Even one whose checksum was mended.
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / name).write_bytes(content[:200])
+    manifest["sha256"][name] = hashlib.sha256(content[:200]).hexdigest()
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="cannot open the graphs"):
+        load(copy)
+
+
+def test_a_foreign_vocabulary_is_refused(copy):
+    Vocabulary(WORDS[::-1]).save(copy / VOCABULARY)
+    with pytest.raises(ValueError, match="is not the vocabulary of the export"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:40], "damaged"),
+        (lambda text: "[]", "format None"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "format 2 is not known"),
+        (lambda text: text.replace('"opset"', '"opsit"'), "opset missing"),
+        (lambda text: text.replace('"heads": 2', '"heads": 3'), "heads: 3"),
+        (lambda text: text.replace('"sha256": {', '"sha256": 1, "x": {'), "sha256"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(change, message, copy):
+    path = copy / MANIFEST
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=message):
+        load(copy)
+
+
+def test_what_is_neither_says_so(exported, tmp_path):
+    model, folder, _ = exported("san")
+    with pytest.raises(ValueError, match="neither a model .* nor an export"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="there is no such folder"):
+        load(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="threads: 2 is for exports"):
+        load(model, threads=2)
+    with pytest.raises(ValueError, match="device: 'cpu' is for model folders"):
+        load(folder, device="cpu")
+    with pytest.raises(ValueError, match="threads: 0"):
+        load(folder, threads=0)
+    with pytest.raises(ValueError, match="'TarotProvider' is not in this build"):
+        load(folder, providers=["TarotProvider"])
+    assert load(folder, providers=[("CPUExecutionProvider", {})], threads=1)
+
+
+def test_wrong_regions_are_refused_before_the_graph_sees_them(exported):
+    predictor = load(exported("all geometry")[1])
+    features, boxes, mask = regions([3])
+    for images, message in (
+        ((features[..., :5], boxes, mask), "must be .images, regions, 6."),
+        ((features, None, mask), "geometry-aware"),
+        ((features, boxes[:, :2], None), "do not fit"),
+        ((features, boxes, mask.long()), "mask must be boolean"),
+        ((features, boxes - 1, mask), "finite, with a width"),
+        ((features, boxes * 300, mask), "relative to the image"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predictor.caption(*images)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_package_names_the_extra(package, exported, tmp_path, monkeypatch):
+    model, folder, _ = exported("san")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=f"{package}.*ngsan.onnx."):
+        export_captioner(model, tmp_path / "export")
+    if package == "onnxruntime":
+        with pytest.raises(ValueError, match=r"ngsan\[onnx\]"):
+            load(folder)
+        assert load(model)
+    else:
+        assert load(folder)
+
+
+def test_the_command_tells_what_it_wrote(exported, traced_already, tmp_path, capsys):
+    name = "key, layer, half"
+    traced_already(name)
+    export_command.main([str(exported(name)[0]), "--to", str(tmp_path / "export")])
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(name in out for name in FILES)
+    assert "saved in bfloat16; the export has float32" in out
+    assert "wrote the same 5 captions" in out
+    assert load(tmp_path / "export")
+    with pytest.raises(SystemExit):
+        export_command.main([str(tmp_path / "model")])
+    assert "--to" in capsys.readouterr().err
