@@ -188,3 +188,5 @@ def test_check_finds_images_without_captions():
         written.check()
     fine = Written.of(zeros[:1].long(), zeros[:1], 0, scores[:1])
     assert fine.check() is fine
+    there = fine.to("cpu")
+    assert all(torch.equal(getattr(there, name), value) for name, value in vars(fine).items())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,7 +29,9 @@ from ngsan.data.synthetic import (
     scene_vocabulary,
     scenes_to_batch,
 )
+from ngsan.data.synthetic.folder import write_scene_folder
 from ngsan.models import Captioner, build_captioner
+from ngsan.models.saved import save_captioner
 from ngsan.predict import caption_regions
 from ngsan.probe import balanced_accuracy, choose_relations
 from ngsan.text.vocabulary import Vocabulary
@@ -52,6 +55,7 @@ def demo(
     scenes: SceneConfig = _DEFAULT.scenes,
     training: TrainingConfig = _DEFAULT.training,
     show: int = 6,
+    to: str | None = None,
 ) -> None:
     """Trains models on the built-in scenes and compares what they say of unseen ones.
 
@@ -61,6 +65,8 @@ def demo(
         scenes: The scenes.
         training: The training.
         show: How many unseen scenes to caption on the screen.
+        to: A folder to keep the trained models and the unseen scenes in, as a dataset, to try the
+            other commands on.
     """
     import torch
 
@@ -80,6 +86,9 @@ def demo(
         torch.manual_seed(training.seed)
         captioners[name] = build_captioner(model.as_model(name))
         _train(console, name, captioners[name], learned, training)
+    if to is not None:
+        _keep(Path(to), captioners, model, test)
+        console.print(f"the models and the unseen scenes are in {to}", highlight=False)
     captions = {name: _captions(captioner, test) for name, captioner in captioners.items()}
     console.print(_examples(test, captions, show))
     console.print(_scores(test, captioners, captions))
@@ -129,6 +138,15 @@ def _train(
         train(
             captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss.item())
         )
+
+
+def _keep(
+    folder: Path, captioners: dict[str, Captioner], model: CaptionerConfig, test: _Test
+) -> None:
+    """Writes the models, and the unseen scenes as a dataset."""
+    for name, captioner in captioners.items():
+        save_captioner(folder / name, captioner, model.as_model(name), test.vocabulary)
+    write_scene_folder(folder / "scenes", test.batch, test.vocabulary)
 
 
 def _captions(captioner: Captioner, test: _Test) -> list[str]:

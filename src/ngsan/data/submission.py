@@ -11,7 +11,7 @@ from ngsan.data.captions import entry_fields, shown
 from ngsan.data.problems import Problems
 from ngsan.data.results import read_image_ids
 
-__all__ = ["IMAGES", "Submission", "check_submission"]
+__all__ = ["IMAGES", "Submission", "check_submission", "is_submission"]
 
 IMAGES = {"val2014": 40_504, "test2014": 40_775}
 """Number of images of each of the server's sets."""
@@ -32,6 +32,11 @@ class Submission:
 
     checked: tuple[str, ...]
     """What was looked at, a line a file."""
+
+
+def is_submission(name: str) -> bool:
+    """Whether a file's name is one that the server takes."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_submission(path: str | Path, references: str | Path | None = None) -> Submission:

@@ -241,6 +241,8 @@ def _session(
         raise ValueError(f"threads: {threads} must be at least 1")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or 0
+    # Between two steps PyTorch's threads search; waiting ones must not keep the cores busy.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     refused = (state.Fail, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented)
     try:

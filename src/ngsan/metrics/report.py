@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.metrics import bootstrap
+import ngsan.metrics.bootstrap as bootstrap
 from ngsan.metrics.captions import TokenizedCaptions
 from ngsan.metrics.metric import Metric
 from ngsan.metrics.signature import signature_line

@@ -93,7 +93,9 @@ class WordCache:
         self._slots = self._first_slots.clone()  # of the word at `position`
 
     def clear(self) -> None:
-        """Forgets all words; what the slots hold is out of sight."""
+        """Forgets all words, also such as were no numbers."""
+        for buffer in self.layers:
+            buffer.zero_()
         self.view.fill_(-math.inf)
         self.position.zero_()
         self._slots.copy_(self._first_slots)

@@ -1,0 +1,136 @@
+"""`ngsan evaluate`: captions a split of a dataset, writes the captions and scores them."""
+
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from ngsan.commands import score
+from ngsan.commands.command_line import progress_bar, run
+from ngsan.config import DecodingConfig
+from ngsan.data.captions import CAPTIONS, read_captions
+from ngsan.data.results import read_image_ids, write_results
+from ngsan.data.splits import read_id_list
+from ngsan.data.submission import check_submission, is_submission
+from ngsan.predict import Predictor
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+_DEFAULT = DecodingConfig()
+
+
+def evaluate(
+    model: str,
+    data: str | None = None,
+    to: str | None = None,
+    split: str = "test",
+    images: str | None = None,
+    decoding: DecodingConfig = _DEFAULT,
+    batch_size: int = 50,
+    device: str = "auto",
+    precision: Precision = "float32",
+    metrics: str | None = None,
+    json: str | None = None,
+    report: str | None = None,
+) -> None:
+    """Captions a split of a dataset with a model and scores the captions.
+
+    They are written in COCO's result format and scored against the dataset's own.
+
+    Args:
+        model: The model's folder, of weights or an export; several, joined by commas, vote on
+            every word.
+        data: The dataset folder.
+        to: The file of captions to write. A name such as captions_test2014_ngsan_results.json is
+            COCO's for its test server; such a file is checked.
+        split: Which split is captioned and scored.
+        images: Caption these images instead, and score nothing: a list of ids, one a line, or
+            COCO's JSON with a list of images.
+        decoding: How captions are written.
+        batch_size: Images in a batch; captions do not depend on it.
+        device: Where: auto, cpu, cuda, cuda:1.
+        precision: Of the model's numbers.
+        metrics: Score by these only, with commas between them, such as BLEU,CIDEr.
+        json: Write the scores to this file, as one flat object.
+        report: Write everything about the scores to this file, as JSON.
+    """
+    import torch
+
+    from ngsan.data.store import FeatureStore
+    from ngsan.evaluate import best_device, caption_images
+
+    if data is None or to is None:
+        raise ValueError("say which dataset to caption and where to: --data DIR --to FILE.json")
+    target = Path(to)
+    if target.suffix != ".json":
+        raise ValueError(f"to: {to} must be the name of a .json file")
+    ids = _ids(data, split) if images is None else _listed(images)
+    predictor = _open(model, best_device(device), getattr(torch, precision))
+    console = Console()
+    with progress_bar(console, f"captioning {len(ids):,} images", len(ids)) as advance:
+        captions = caption_images(
+            predictor,
+            FeatureStore(data),
+            ids,
+            decoding=decoding,
+            batch_size=batch_size,
+            on_batch=advance,
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_results(target, {image: found[0].text for image, found in captions.items()})
+    console.print(f"{len(captions):,} captions are in {to}", highlight=False)
+    if is_submission(target.name):
+        _check(console, target, images)
+    if images is None:
+        options = {"metrics": metrics, "json": json, "report": report}
+        chosen = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        score.main([to, "--references", data, "--split", split, *chosen])
+
+
+def _check(console: Console, target: Path, images: str | None) -> None:
+    """Tells what the test server would find wrong."""
+    listed = images if images is not None and Path(images).suffix == ".json" else None
+    found = check_submission(target, listed)
+    for line in (*found.warnings, *found.problems):
+        console.print(f"the test server: {line}", markup=False, highlight=False)
+    if not found.problems:
+        console.print("the file is ready for the test server")
+
+
+def _ids(data: str, split: str) -> list[str]:
+    """The images of a split."""
+    splits: dict[str, list[str]] = {}
+    for record in read_captions(data):
+        splits.setdefault(record.split, []).append(record.id)
+    if split not in splits:
+        known = ", ".join(f"{name} ({len(ids):,} images)" for name, ids in splits.items())
+        raise ValueError(f"{Path(data) / CAPTIONS} has no split {split!r}, only {known}")
+    return splits[split]
+
+
+def _listed(images: str) -> list[str]:
+    ids = read_image_ids(images) if Path(images).suffix == ".json" else list(read_id_list(images))
+    if not ids:
+        raise ValueError(f"images: {images} names no image")
+    return ids
+
+
+def _open(model: str, device: object, dtype: object) -> Predictor:
+    """Opens one model, or several of one vocabulary."""
+    from ngsan.export import load
+    from ngsan.predict import TorchModel
+
+    opened = [load(folder.strip()) for folder in model.split(",")]
+    first = opened[0]
+    for folder, other in zip(model.split(","), opened, strict=True):
+        first.vocabulary.require_same(other.vocabulary, folder.strip())
+    models = [part for predictor in opened for part in predictor.models]
+    for part in models:
+        if isinstance(part, TorchModel):
+            part.captioner.to(device, dtype)  # type: ignore[call-overload]
+    return Predictor(models, first.vocabulary)
+
+
+def main(arguments: list[str]) -> None:
+    """Reads the command line and runs the command."""
+    run(evaluate, arguments, "evaluate")

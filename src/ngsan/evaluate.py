@@ -1,0 +1,102 @@
+"""Captions for many images of a feature store, and how good they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ngsan.config import DecodingConfig
+from ngsan.data.collate import pad_regions
+from ngsan.data.store import FeatureStore
+from ngsan.metrics.bleu import Bleu
+from ngsan.metrics.captions import TokenizedCaptions
+from ngsan.metrics.cider import Cider
+from ngsan.metrics.metric import Metric
+from ngsan.metrics.report import Scores, score_captions
+from ngsan.metrics.rouge import RougeL
+from ngsan.predict import Caption, Predictor
+
+_DEFAULT = DecodingConfig()
+
+
+def caption_images(
+    predictor: Predictor,
+    store: FeatureStore,
+    ids: Sequence[str],
+    *,
+    decoding: DecodingConfig = _DEFAULT,
+    batch_size: int = 50,
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> dict[str, list[Caption]]:
+    """Captions images whose features are stored.
+
+    All batches have one shape, the last filled up with its last image, so that work captured on a
+    GPU serves all of them.
+
+    Args:
+        predictor: What writes the captions.
+        store: The features.
+        ids: The images.
+        decoding: How captions are written.
+        batch_size: Images in a batch; no caption depends on it.
+        on_batch: Told after each batch how many images are done.
+
+    Returns:
+        The captions of each image, the best first.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: {batch_size} must be at least 1")
+    missing = [image for image in ids if image not in store]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(ids)} images have no features, such as "
+            f"{', '.join(missing[:5])}"
+        )
+    counts = dict(zip(store.ids(), store.counts().tolist(), strict=True))
+    regions = max((counts[image] for image in ids), default=0)
+    whole = min(batch_size, len(ids))
+    captions: dict[str, list[Caption]] = {}
+    for start in range(0, len(ids), batch_size):
+        batch = ids[start : start + batch_size]
+        filled = [*batch, *[batch[-1]] * (whole - len(batch))]
+        tensors = pad_regions([store[image] for image in filled], width=regions)
+        found = predictor.caption(*tensors, decoding=decoding, first=start)
+        captions.update(zip(batch, found, strict=False))
+        on_batch(len(captions))
+    return captions
+
+
+def score_results(
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    metrics: Sequence[Metric] | None = None,
+) -> Scores:
+    """Scores a caption of each image.
+
+    Args:
+        captions: The caption by image id.
+        references: References of at least these images.
+        metrics: By which; None for BLEU, ROUGE-L and CIDEr, which take a second or two.
+    """
+    missing = [image for image in captions if image not in references]
+    if missing:
+        raise ValueError(f"{len(missing)} images have no references, such as {missing[0]}")
+    scored = {image: texts for image, texts in references.items() if image in captions}
+    tokenized = TokenizedCaptions.tokenize({image: captions[image] for image in scored}, scored)
+    return score_captions(tokenized, metrics or (Bleu(), RougeL(), Cider()))
+
+
+def best_device(name: str = "auto") -> torch.device:
+    """The device that a name stands for; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: There is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {name!r} cannot be used: {reason}") from error
+    return device
