@@ -21,7 +21,7 @@ ALLOWED = {
     "train": {"models", "nn", "decoding", "data", "metrics", "config", "text"},
     "predict": {"models", "nn", "decoding", "config", "text"},
     "evaluate": {"predict", "data", "metrics", "config", "text"},
-    "export": {"models", "nn", "predict", "config", "text"},
+    "export": {"", "models", "nn", "predict", "config", "text"},
     "plots": set(),
     "probe": {"models", "data", "text"},
     "commands": {

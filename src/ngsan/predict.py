@@ -3,7 +3,7 @@
 Shapes: `B` images, `N` regions, `M` captions an image, `T` words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from ngsan.models.captioner import Captioner
 from ngsan.models.steps import CaptionerSteps
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.geometry import check_boxes
+from ngsan.nn.masks import check_mask
 from ngsan.text.endings import BAD_ENDINGS
 from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
 
@@ -54,6 +55,10 @@ class RegionModel(Protocol):
 
     vocab_size: int
 
+    @property
+    def state(self) -> Hashable:
+        """Changes when images must be made ready anew rather than reloaded."""
+
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> StepModel:
         """The images made ready for a search."""
 
@@ -74,6 +79,12 @@ class TorchModel:
         self.captioner = captioner.eval()
         self.vocab_size = captioner.decoder.embed.num_embeddings
 
+    @property
+    def state(self) -> Hashable:
+        """See `RegionModel.state`: weights that have moved, or are of another type."""
+        weight = self.captioner.encoder.embed.weight
+        return weight.device, weight.dtype, weight.data_ptr()
+
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
         """See `RegionModel.steps`."""
         self._settle()
@@ -92,7 +103,7 @@ class TorchModel:
         given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
         self.captioner.decode(given, steps.encode(), steps.mask, record=maps)
         mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
-        return mean.reshape(*words.shape, -1)
+        return mean.reshape(*words.shape, mean.shape[-1])
 
     def _settle(self) -> None:
         if self.captioner.training:  # it has been trained since the last captions
@@ -175,6 +186,7 @@ class Predictor:
         first: int = 0,
     ) -> Written:
         """Like `caption`, but leaves the result on the device, and impossible captions in it."""
+        check_mask(mask, features)
         if boxes is not None:
             check_boxes(boxes, mask)
         search = self._prepare(features, boxes, mask, decoding)
@@ -194,7 +206,8 @@ class Predictor:
 
         So a step that was captured for a GPU serves all batches.
         """
-        key = (features.shape, boxes is None, mask is None, decoding)
+        states = tuple(model.state for model in self.models)
+        key = (features.shape, boxes is None, mask is None, decoding, states)
         if key in self._ready:
             steps, search = self._ready.pop(key)
             for model, old in zip(self.models, steps, strict=True):

@@ -54,6 +54,10 @@ class Written:
             scores=totals if scores is None else scores,
         )
 
+    def clone(self) -> "Written":
+        """A copy."""
+        return Written(*(getattr(self, field.name).clone() for field in fields(self)))
+
     def to(self, device: torch.device | str) -> "Written":
         """The captions on a device."""
         parts = (getattr(self, field.name).to(device) for field in fields(self))
@@ -71,6 +75,7 @@ class Written:
             raise ValueError(
                 f"no caption was found that meets the constraints for {len(lost)} of "
                 f"{len(self.scores)} images (the first is number {lost[0]}); "
-                "loosen them, allow more words, or widen the beam"
+                "loosen them, allow more words, widen the beam, or look for inputs that are no "
+                "numbers"
             )
         return self

@@ -64,7 +64,7 @@ class _Walk(Search):
 
     def result(self) -> Written:
         """See `Search.result`."""
-        return Written.of(self.words.clone(), self.word_log_probs.clone(), self.boundary)
+        return Written.of(self.words, self.word_log_probs, self.boundary)
 
 
 class Greedy(_Walk):

@@ -74,7 +74,9 @@ class Search(ABC):
                         self._steps()
                     if left > self._block and bool(self.finished()):
                         break
-            return self.result()
+            found = self.result()
+        with torch.inference_mode(mode=False):  # so that a loss may be taken of what was written
+            return found.clone()
 
     def _several(self, steps: int | None = None) -> None:
         for _ in range(self._block if steps is None else steps):

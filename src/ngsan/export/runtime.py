@@ -46,6 +46,7 @@ class OnnxModel:
         manifest = Manifest.load(folder)
         self.config = manifest.model
         self.vocab_size = self.config.vocab_size
+        self.state = "exported"  # it never changes
         self.vocabulary = manifest.words(folder / VOCABULARY)
         graphs = [manifest.graph(folder / name) for name in (ENCODER, DECODER)]
         self._runtime = _onnxruntime()

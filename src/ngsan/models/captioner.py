@@ -101,9 +101,6 @@ class StepsReady(NamedTuple):
     packed: list[tuple[Tensor, Tensor]]
     """The self-attention's projections in every layer."""
 
-    positions: Tensor
-    """(T, D) the embedded word positions."""
-
     def take(self, other: "StepsReady") -> None:
         """Takes over the values of another of the same shapes, in place."""
         for mine, its in zip(self.memory, other.memory, strict=True):
@@ -114,7 +111,6 @@ class StepsReady(NamedTuple):
         for mine_packed, its_packed in zip(self.packed, other.packed, strict=True):
             for buffer, values in zip(mine_packed, its_packed, strict=True):
                 buffer.copy_(values)
-        self.positions.copy_(other.positions)
 
 
 class WordDecoder(nn.Module):
@@ -160,7 +156,7 @@ class WordDecoder(nn.Module):
                 f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
             )
         captions = words if words.ndim == 3 else words.unsqueeze(1)
-        x = self._embed(captions, self._positions(words.shape[-1]))  # (B, C, T, D)
+        x = self._embed(captions, self.positions(words.shape[-1]))  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
         logits: Tensor = self.output(self.norm(x))
@@ -170,19 +166,21 @@ class WordDecoder(nn.Module):
         self,
         words: Tensor,
         cache: WordCache,
-        ready: "StepsReady",
+        positions: Tensor,
+        ready: StepsReady,
     ) -> Tensor:
         """Scores the word after one more word of each caption.
 
         Args:
             words: (B, W) the word at the cache's position of W captions an image.
             cache: The words before; it moves on by one.
+            positions: (T, D) of `positions`.
             ready: Of `make_ready`.
 
         Returns:
             (B, W, V)
         """
-        x = self._embed(words, ready.positions.index_select(0, cache.position.unsqueeze(0)))
+        x = self._embed(words, positions.index_select(0, cache.position.unsqueeze(0)))
         cache.begin_word()
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
@@ -191,24 +189,20 @@ class WordDecoder(nn.Module):
         logits: Tensor = self.output(self.norm(x))
         return logits
 
-    def make_ready(
-        self, memory: Tensor, mask: Tensor | None = None, *, longest: int
-    ) -> "StepsReady":
+    def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> StepsReady:
         """What `step` needs of the regions and of the weights, which must not change meanwhile.
 
         Args:
             memory: (B, N, D) the encoded regions.
             mask: (B, N) boolean, True = a real region, or None.
-            longest: Most words of a caption.
         """
         layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
         return StepsReady(
             memory=[layer.cross_attention.remember(memory, mask) for layer in layers],
             packed=[layer.self_attention.pack() for layer in layers],
-            positions=self._positions(longest),
         )
 
-    def _positions(self, count: int) -> Tensor:
+    def positions(self, count: int) -> Tensor:
         """(count, D) the embedded positions 0 to count - 1."""
         weight = self.embed.weight
         exact = torch.promote_types(weight.dtype, torch.float32)

@@ -3,11 +3,13 @@
 Shapes: `B` images, `N` regions, `W` captions an image, `V` vocabulary, `D` model width.
 """
 
+import torch
 from torch import Tensor
 
 from ngsan.capture import Captured
 from ngsan.models.captioner import Captioner, StepsReady
 from ngsan.nn.cache import WordCache
+from ngsan.nn.masks import check_mask
 
 
 class CaptionerSteps:
@@ -41,18 +43,24 @@ class CaptionerSteps:
         self._features = features.to(self.device, weight.dtype, copy=True)
         self._boxes = None if boxes is None else boxes.to(self.device, copy=True)
         self.mask = None if mask is None else mask.to(self.device, copy=True)
+        with torch.inference_mode():
+            self._ready = self._make_ready()
         self._encode = Captured(self._refresh, self.device, self._refresh)
+        # Kept by width and length, as captured work goes on using them.
+        self._caches: dict[tuple[int, int], tuple[WordCache, Tensor]] = {}
         self._cache: WordCache | None = None
-        self._ready: StepsReady | None = None
+        self._positions = weight.new_zeros(0)
 
     def encode(self) -> Tensor:
         """(B, N, D) the regions encoded."""
         return self._captioner.encode(self._features, self._boxes, self.mask)
 
+    @torch.inference_mode()
     def load(
         self, features: Tensor, boxes: Tensor | None = None, mask: Tensor | None = None
     ) -> None:
         """Puts other images in the place of these; arguments of the same shapes as before."""
+        check_mask(mask, features)
         pairs = ((self._features, features), (self._boxes, boxes), (self.mask, mask))
         for name, (buffer, values) in zip(("features", "boxes", "mask"), pairs, strict=True):
             had, given = (None if part is None else tuple(part.shape) for part in (buffer, values))
@@ -60,25 +68,22 @@ class CaptionerSteps:
                 raise ValueError(f"{name}: the buffers are made for {had}, not for {given}")
             if buffer is not None and values is not None:
                 buffer.copy_(values)
-        if self._ready is not None:
-            self._encode.prepare()
-            self._encode()
+        self._encode.prepare()
+        self._encode()
 
     def _refresh(self) -> None:
-        assert self._ready is not None
-        assert self._cache is not None
-        self._ready.take(self._make_ready(self._cache.longest))
+        self._ready.take(self._make_ready())
 
-    def _make_ready(self, longest: int) -> StepsReady:
-        return self.decoder.make_ready(self.encode(), self.mask, longest=longest)
+    def _make_ready(self) -> StepsReady:
+        return self.decoder.make_ready(self.encode(), self.mask)
 
+    @torch.inference_mode()
     def start(self, width: int, longest: int) -> None:
         """Begins `width` captions of at most `longest` words for every image."""
-        cache = self._cache
-        if cache is None or (cache.width, cache.longest) != (width, longest):
-            self._ready = self._make_ready(longest)
+        shape = (width, longest)
+        if shape not in self._caches:
             keys = self._ready.memory[0].key
-            self._cache = WordCache(
+            cache = WordCache(
                 layers=len(self._ready.memory),
                 images=self.images,
                 width=width,
@@ -88,15 +93,17 @@ class CaptionerSteps:
                 device=self.device,
                 dtype=keys.dtype,
             )
-        else:
-            cache.clear()
+            self._caches[shape] = cache, self.decoder.positions(longest)
+        self._cache, self._positions = self._caches[shape]
+        self._cache.clear()
 
+    @torch.inference_mode()
     def step(self, words: Tensor) -> Tensor:
         """Takes the next word of each caption, (B, W), and scores the word after it, (B, W, V)."""
         assert self._cache is not None, "start comes first"
-        assert self._ready is not None
-        return self.decoder.step(words, self._cache, self._ready)
+        return self.decoder.step(words, self._cache, self._positions, self._ready)
 
+    @torch.inference_mode()
     def reorder(self, parents: Tensor) -> None:
         """Caption w of an image goes on from what caption `parents[w]` was, (B, W)."""
         assert self._cache is not None, "start comes first"

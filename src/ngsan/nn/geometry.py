@@ -37,6 +37,9 @@ def check_boxes(boxes: Tensor, mask: Tensor | None = None) -> None:
         boxes: (B, N, 4) `cxcywh`.
         mask: (B, N) boolean, True = real, or None.
     """
+    if boxes.ndim != 3 or boxes.shape[-1] != 4:
+        raise ValueError(f"boxes must be (images, regions, 4), not {tuple(boxes.shape)}")
+    check_mask(mask, boxes)
     bad = ~(boxes.isfinite().all(-1) & (boxes[..., 2:] > 0).all(-1))
     if mask is not None:
         bad = bad & mask

@@ -132,7 +132,7 @@ class DecoderLayer(nn.Module):
         # The captions of an image stand side by side as queries, so the keys and values of its
         # regions are computed once.
         x = self.cross_residual(
-            x.reshape(shape[0], -1, shape[-1]),
+            x.reshape(shape[0], shape[1] * shape[2], shape[-1]),
             lambda y: self.cross_attention(y, memory, mask=mask, record=record),
         )
         decoded: Tensor = self.feedforward_residual(x, self.feedforward)

@@ -1,0 +1,156 @@
+"""`ngsan evaluate` from a model folder and a dataset folder to a scored file of captions."""
+
+import json
+
+import pytest
+import torch
+
+from ngsan.__main__ import main
+from ngsan.config import DecodingConfig, SceneRunConfig
+from ngsan.data.store import FeatureStore
+from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
+from ngsan.data.synthetic.folder import write_scene_folder
+from ngsan.evaluate import best_device, caption_images, score_results
+from ngsan.models import build_captioner
+from ngsan.models.saved import save_captioner
+from ngsan.predict import Predictor, caption_regions
+
+VOCABULARY = scene_vocabulary()
+CONFIG = SceneRunConfig().model
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two random models and a dataset of scenes with two to five objects."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        captioner = build_captioner(CONFIG)
+        save_captioner(folder / f"model{seed}", captioner, CONFIG, VOCABULARY)
+    write_scene_folder(folder / "scenes", scenes(), VOCABULARY)
+    return folder
+
+
+def scenes():
+    return scenes_to_batch(list(sample_scenes(23, fewest=2, most=5, seed=9)), VOCABULARY, seed=1)
+
+
+def run(home, *arguments, models="model0"):
+    models = ",".join(str(home / name) for name in models.split(","))
+    return main(["evaluate", models, *map(str, arguments)])
+
+
+def written(path):
+    return {str(entry["image_id"]): entry["caption"] for entry in json.loads(path.read_text())}
+
+
+def test_captions_are_those_of_the_whole_batch_and_scores_are_written(home, tmp_path, capsys):
+    target = tmp_path / "results.json"
+    scored = tmp_path / "scores.json"
+    status = run(
+        home,
+        "--data", home / "scenes", "--to", target, "--batch_size", 5,
+        "--metrics", "BLEU,ROUGE-L,CIDEr", "--json", scored,
+    )  # fmt: skip
+    assert status == 0
+    torch.manual_seed(0)
+    batch = scenes()
+    whole = caption_regions(
+        build_captioner(CONFIG).eval(), VOCABULARY, batch.features.half().float(), batch.boxes,
+        batch.mask,
+    )  # fmt: skip
+    assert written(target) == dict(zip(batch.ids, whole, strict=True))
+    references = {
+        image: [" ".join(VOCABULARY.decode(row)) for row in batch.targets[place].tolist()]
+        for place, image in enumerate(batch.ids)
+    }
+    expected = score_results(written(target), references).values
+    assert json.loads(scored.read_text()) == pytest.approx(dict(expected))
+    assert "23 captions are in" in capsys.readouterr().out
+
+
+def test_several_models_vote(home, tmp_path):
+    first, both = tmp_path / "one.json", tmp_path / "two.json"
+    options = ["--data", home / "scenes", "--metrics", "BLEU"]
+    assert run(home, *options, "--to", first, models="model0,model0") == 0
+    assert run(home, *options, "--to", both, models="model0,model1") == 0
+    alone = tmp_path / "alone.json"
+    assert run(home, *options, "--to", alone) == 0
+    assert written(first) == written(alone)
+    assert written(both) != written(alone)
+
+
+def test_decoding_options_reach_the_search(home, tmp_path):
+    target = tmp_path / "results.json"
+    options = ["--data", home / "scenes", "--to", target, "--metrics", "BLEU"]
+    assert run(home, *options, "--decoding.prefix", "the red", "--decoding.longest", 5) == 0
+    assert all(text.startswith("the red") for text in written(target).values())
+    assert max(len(text.split()) for text in written(target).values()) <= 5
+
+
+def test_chosen_images_are_captioned_and_not_scored(home, tmp_path, capsys):
+    ids = scenes().ids[3:6]
+    listed = tmp_path / "ids.txt"
+    listed.write_text("\n".join(ids))
+    target = tmp_path / "captions_test2014_ours_results.json"
+    assert run(home, "--data", home / "scenes", "--to", target, "--images", listed) == 0
+    assert list(written(target)) == ids
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the test server" in out
+    assert "40,775" in out
+    assert "BLEU" not in out
+
+
+def test_sampled_captions_do_not_depend_on_the_batch_size(home):
+    torch.manual_seed(0)
+    predictor = Predictor(build_captioner(CONFIG).double().eval(), VOCABULARY)
+    store = FeatureStore(home / "scenes")
+    decoding = DecodingConfig(method="sample", samples=2, seed=5)
+    ids = scenes().ids
+    found = [
+        caption_images(predictor, store, ids, decoding=decoding, batch_size=size)
+        for size in (1, 7, 23, 100)
+    ]
+    texts = [[[caption.text for caption in part[image]] for image in ids] for part in found]
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+    assert len({tuple(captions) for captions in texts[0]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--data DIR --to FILE.json"),
+        (["--data", "scenes", "--to", "results.txt"], "must be the name of a .json file"),
+        (["--data", "scenes", "--to", "r.json", "--split", "val"], "no split 'val'"),
+        (["--data", "nowhere", "--to", "r.json"], "does not exist"),
+        (["--data", "scenes", "--to", "r.json", "--batch_size", "0"], "batch_size: 0"),
+        (
+            ["--data", "scenes", "--to", "r.json", "--decoding.require", "dog"],
+            "'dog' is not a word",
+        ),
+        (["--data", "scenes", "--to", "r.json", "--device", "abacus"], "device: 'abacus'"),
+        (["--data", "scenes", "--to", "r.json", "--images", "missing.txt"], "missing.txt"),
+    ],
+)
+def test_wrong_command_lines_say_what_is_wrong(home, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(home)
+    assert main(["evaluate", "model0", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_images_without_features_are_named(home, tmp_path, capsys):
+    listed = tmp_path / "ids.txt"
+    listed.write_text("elsewhere\n")
+    status = run(home, "--data", home / "scenes", "--to", tmp_path / "r.json", "--images", listed)
+    assert status == 2
+    assert "elsewhere" in capsys.readouterr().err
+
+
+def test_devices():
+    assert best_device("cpu").type == "cpu"
+    assert best_device().type in ("cpu", "cuda")
+
+
+def test_results_without_references_are_refused():
+    with pytest.raises(ValueError, match="1 images have no references, such as 7"):
+        score_results({"7": "a dog"}, {"8": ["a dog"]})
