@@ -1,7 +1,10 @@
 """How fast captions are written, beside a plain search that recomputes every prefix.
 
-    python benchmarks/decoding.py                        two CPU cores: one image
-    python benchmarks/decoding.py --device cuda          a GPU: 5,000 images and one
+    python benchmarks/decoding.py --json decoding.json
+    python benchmarks/decoding.py --device cpu
+
+On a GPU, which is taken if there is one: one image, and 5,000 images by beam search and by
+sampling. On the CPU: one image on two cores.
 
 The model is the paper's NG-SAN with random weights whose captions never end, so every search takes
 all steps. Features lie on the device; times include the encoder. The plain search is what public
@@ -9,9 +12,11 @@ captioners do: no cache, the images' memory repeated for every beam, attention s
 """
 
 import argparse
+import json
 import math
 import statistics
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +24,7 @@ from torch import Tensor
 from ngsan.config import DecodingConfig
 from ngsan.models import Captioner, build_captioner
 from ngsan.predict import Predictor
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BEAM = DecodingConfig(beam=3)
@@ -31,7 +36,7 @@ def model(options: argparse.Namespace, backend: str) -> Captioner:
     torch.manual_seed(0)
     captioner = build_captioner("ng-san", layers=options.layers, backend=backend).eval()
     with torch.no_grad():
-        captioner.decoder.output.bias[0] = -1e4
+        captioner.decoder.output.bias[[0, -1]] = -1e4
     return captioner.to(options.device, PRECISIONS[options.precision])
 
 
@@ -100,8 +105,9 @@ def seconds(work, device: str, repeat: int) -> float:
     return statistics.median(times)
 
 
-def throughput(options: argparse.Namespace) -> None:
+def throughput(options: argparse.Namespace) -> dict[str, float]:
     """Beam search and sampling over many images, in batches."""
+    found = {}
     ours = Predictor(model(options, options.backend), vocabulary())
     plain = model(options, "explicit")
     features, boxes, mask = images(options, options.images)
@@ -113,60 +119,63 @@ def throughput(options: argparse.Namespace) -> None:
                 ours.search(*part, decoding=decoding)
 
         for name, decoding in (("beam 3", BEAM), ("5 samples", SAMPLES)):
-            time_taken = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
-            print(
-                f"{name:10} batch {batch:5}: {options.images / time_taken:9,.0f} images/s",
-                flush=True,
-            )
+            taken = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
+            found[f"{name}, batch {batch}, images/s"] = options.images / taken
     few = (features[: options.plain], boxes[: options.plain], mask[: options.plain])
     for name, search, width in (("beam 3", plain_beam, 3), ("5 samples", plain_samples, 5)):
         taken = seconds(lambda s=search, w=width: s(plain, *few, w, 20), options.device, 1)
-        rate = options.plain / taken
-        print(f"{name:10} plain search, batch {options.plain}: {rate:9,.0f} images/s", flush=True)
+        found[f"plain {name}, batch {options.plain}, images/s"] = options.plain / taken
+    return found
 
 
-def latency(options: argparse.Namespace) -> None:
+def latency(options: argparse.Namespace) -> dict[str, float]:
     """One image, beam 3, from features to text."""
     ours = Predictor(model(options, options.backend), vocabulary())
     plain = model(options, "explicit")
     one = images(options, 1)
     fast = seconds(lambda: ours.caption(*one, decoding=BEAM), options.device, options.repeat * 3)
     slow = seconds(lambda: plain_beam(plain, *one, 3, 20), options.device, options.repeat)
-    same = ours.search(*one, decoding=BEAM).words[0, 0].tolist()
-    assert options.precision != "float32" or options.tf32 or same == plain_beam(plain, *one, 3, 20)[0].tolist()
-    print(
-        f"one image, beam 3: {1000 * fast:.1f} ms; plain search: {1000 * slow:.1f} ms; "
-        f"ratio {slow / fast:.1f}",
-        flush=True,
-    )
+    if options.precision == "float32" and not options.tf32:
+        same = ours.search(*one, decoding=BEAM).words[0, 0].tolist()
+        assert same == plain_beam(plain, *one, 3, 20)[0].tolist()
+    return {"one image, beam 3, ms": 1000 * fast, "plain one image, beam 3, ms": 1000 * slow}
 
 
 def vocabulary() -> Vocabulary:
-    """9,487 words."""
-    return Vocabulary([f"word{number}" for number in range(9487)])
+    """9,487 words, the unknown one, which is never written, among them."""
+    return Vocabulary([*(f"word{number}" for number in range(9486)), UNKNOWN])
 
 
 def main() -> None:
     """Runs the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, help="float16 on a GPU, else float32")
     parser.add_argument("--tf32", action="store_true", help="let float32 matrix products use TF32")
     parser.add_argument("--backend", choices=("fused", "explicit"), default="fused")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--regions", type=int, default=36)
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--batches", type=int, nargs="*", default=[500])
+    parser.add_argument("--batches", type=int, nargs="*", default=[500, 1000, 2500])
     parser.add_argument("--plain", type=int, default=200, help="images of the plain search")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     options = parser.parse_args()
+    on_gpu = options.device != "cpu"
+    options.precision = options.precision or ("float16" if on_gpu else "float32")
     torch.set_num_threads(options.threads)
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
-    print(f"torch {torch.__version__} on {options.device}, {options.precision}", flush=True)
-    latency(options)
-    if options.device != "cpu":
-        throughput(options)
+    name = torch.cuda.get_device_name() if on_gpu else f"{options.threads} CPU threads"
+    print(f"torch {torch.__version__}, {name}, {options.precision}", flush=True)
+    found = latency(options)
+    if on_gpu:
+        found |= throughput(options)
+    for what, figure in found.items():
+        print(f"{what:40} {figure:12,.1f}", flush=True)
+    if options.json:
+        setting = {"torch": torch.__version__, "device": name, "precision": options.precision}
+        Path(options.json).write_text(json.dumps({**setting, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

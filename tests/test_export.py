@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 import shutil
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import ngsan
+from ngsan.__main__ import main
 from ngsan.commands import export as export_command
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import OnnxModel, export_captioner, load
@@ -290,6 +292,39 @@ def test_other_captions_are_not_let_out(exported, monkeypatch):
     captioner.decoder.output.bias.data[3] += 50
     with pytest.raises(ValueError, match="in the place of 'word2"):
         check_export(exported("san")[1], captioner)
+
+
+def test_eight_bits_are_smaller_and_nearly_the_same(traced_already, exported, tmp_path, capsys):
+    import onnx
+
+    traced_already("san")
+    model, whole, _ = exported("san")
+    target = tmp_path / "small"
+    assert main(["export", str(model), "--to", str(target), "--precision", "int8"]) == 0
+    assert "the export has int8" in capsys.readouterr().out
+    for name in (ENCODER, DECODER):
+        matrices = list(onnx.load(target / name).graph.initializer)
+        assert any(tensor.data_type == onnx.TensorProto.INT8 for tensor in matrices)
+        large = [tensor for tensor in matrices if math.prod(tensor.dims) > 200]
+        small = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+        assert all(tensor.data_type in small for tensor in large)
+    images = regions([7, 3])
+    with torch.inference_mode():
+        exact, rounded = (walk(OnnxModel(one, threads=1), images, 3, 6) for one in (whole, target))
+    assert not torch.equal(exact, rounded)
+    both = torch.stack((exact.flatten(), rounded.flatten()))
+    assert torch.corrcoef(both)[0, 1] > 0.99
+    assert load(target).caption(*images)[0][0].text
+
+
+def test_eight_bits_may_not_lose_too_much(traced_already, exported, tmp_path, monkeypatch):
+    traced_already("san")
+    monkeypatch.setattr("ngsan.export.write.ROUGH", 1e-5)
+    with pytest.raises(ValueError, match="does not agree"):
+        export_captioner(exported("san")[0], tmp_path / "small", precision="int8")
+    assert not (tmp_path / "small").exists()
+    with pytest.raises(ValueError, match="precision: 'int4' is not one of float32, int8"):
+        export_captioner(exported("san")[0], tmp_path / "small", precision="int4")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -8,7 +8,7 @@ COMMANDS = {
     "demo": "train SAN and NG-SAN on built-in scenes and compare their captions",
     "describe": "print a model's configuration and its parameter counts",
     "evaluate": "caption a split of a dataset with a model, and score the captions",
-    "export": "write a model as ONNX files that run without PyTorch",
+    "export": "write a model as ONNX files, also in 8 bits for a CPU",
     "plot": "draw figures: metrics by epoch",
     "score": "score a file of captions against references, or check a submission",
 }

@@ -297,6 +297,7 @@ def test_captions_take_turns_from_epoch_to_epoch(folder):
     assert sorted(seen) == sorted(2 * [tuple(text.split()) for text in CAPTIONS["13"][1]])
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_resident_dataset_never_waits_for_the_gpu(folder):
     dataset = CaptionDataset(folder, "train", captions_per_image=2)

@@ -317,6 +317,7 @@ def test_nothing_is_read_back_from_the_device():
     assert found.device.type == "meta"
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_on_a_gpu_without_waiting_and_in_a_graph():
     hypotheses, references = random_images(8, 50, vocab_size=20)

@@ -66,10 +66,10 @@ def test_a_model_is_replaced(tmp_path):
 def test_nothing_but_the_model_is_left(tmp_path):
     save(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["config.yaml", "vocabulary.json", "weights.safetensors"]
+    assert names == ["config.yaml", "model.safetensors", "vocabulary.json"]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "vocabulary.json", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["config.yaml", "vocabulary.json", "model.safetensors"])
 def test_a_missing_file_is_named(tmp_path, name):
     save(tmp_path)
     (tmp_path / name).unlink()
@@ -85,9 +85,9 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("keep", [0, 7, 500, -1])
 def test_damaged_weights(tmp_path, keep):
     save(tmp_path)
-    weights = tmp_path / "weights.safetensors"
+    weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(ValueError, match="weights.safetensors: damaged or no weights"):
+    with pytest.raises(ValueError, match="model.safetensors: damaged or no weights"):
         load_captioner(tmp_path)
 
 
@@ -133,17 +133,17 @@ def test_weights_of_another_configuration_are_refused(tmp_path):
     save(tmp_path / "one")
     save(tmp_path / "two", layers=2)
     save(tmp_path / "wide", hidden_dim=32)
-    weights = (tmp_path / "one" / "weights.safetensors").read_bytes()
+    weights = (tmp_path / "one" / "model.safetensors").read_bytes()
     for other, message in (
         ("two", r"decoder.layers.1.*is absent, expected \("),
         ("wide", r"feedforward.* is \(16, 24\), expected \(16, 32\)"),
     ):
-        (tmp_path / other / "weights.safetensors").write_bytes(weights)
+        (tmp_path / other / "model.safetensors").write_bytes(weights)
         with pytest.raises(ValueError, match=f"does not fit config.yaml: .*{message}"):
             load_captioner(tmp_path / other)
     more = (tmp_path / "two").rename(tmp_path / "more")
     save(tmp_path / "two", layers=2)
-    (tmp_path / "two" / "weights.safetensors").replace(more / "weights.safetensors")
+    (tmp_path / "two" / "model.safetensors").replace(more / "model.safetensors")
     (tmp_path / "one" / "config.yaml").replace(more / "config.yaml")
     with pytest.raises(ValueError, match="expected nothing of that name"):
         load_captioner(more)
@@ -151,7 +151,7 @@ def test_weights_of_another_configuration_are_refused(tmp_path):
 
 def test_a_tensor_too_many_or_too_few_is_named(tmp_path):
     save(tmp_path)
-    weights = tmp_path / "weights.safetensors"
+    weights = tmp_path / "model.safetensors"
     tensors = load_file(weights)
     meta = {"format": "pt", "vocabulary": Vocabulary(WORDS).signature}
     del tensors["decoder.output.bias"]

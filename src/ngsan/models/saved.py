@@ -12,7 +12,7 @@ from ngsan.models.captioner import Captioner
 from ngsan.text.vocabulary import Vocabulary
 
 CONFIG = "config.yaml"
-WEIGHTS = "weights.safetensors"
+WEIGHTS = "model.safetensors"
 VOCABULARY = "vocabulary.json"
 
 
