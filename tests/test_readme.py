@@ -1,4 +1,4 @@
-"""The README's Python runs, and its commands are ones that exist."""
+"""The Python of the README and of docs/decoding.md runs; the README's commands exist."""
 
 import re
 import shlex
@@ -11,7 +11,11 @@ from ngsan.__main__ import COMMANDS, main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
-PYTHON = [text for language, text in BLOCKS if language == "python"]
+DECODING = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
+PYTHON = [
+    *(text for language, text in BLOCKS if language == "python"),
+    *re.findall(r"```python\n(.*?)```", DECODING, flags=re.DOTALL),
+]
 SHELL = [
     line for language, text in BLOCKS if language == "sh" for line in text.splitlines() if line
 ]
