@@ -4,7 +4,8 @@
     python benchmarks/decoding.py --device cpu
 
 On a GPU, which is taken if there is one: one image, and 5,000 images by beam search and by
-sampling. On the CPU: one image on two cores.
+sampling. On the CPU: one image on two cores, by PyTorch and by ONNX Runtime with the model exported
+in single precision and in 8 bits, which takes a minute.
 
 The model is the paper's NG-SAN with random weights whose captions never end, so every search takes
 all steps. Features lie on the device; times include the encoder. The plain search is what public
@@ -12,17 +13,21 @@ captioners do: no cache, the images' memory repeated for every beam, attention s
 """
 
 import argparse
+import functools
 import json
 import math
 import statistics
+import tempfile
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ngsan.config import DecodingConfig
+from ngsan.config import CaptionerConfig, DecodingConfig
+from ngsan.export import export_captioner, load
 from ngsan.models import Captioner, build_captioner
+from ngsan.models.saved import save_captioner
 from ngsan.predict import Predictor
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 
@@ -141,6 +146,23 @@ def latency(options: argparse.Namespace) -> dict[str, float]:
     return {"one image, beam 3, ms": 1000 * fast, "plain one image, beam 3, ms": 1000 * slow}
 
 
+def exported(options: argparse.Namespace) -> dict[str, float]:
+    """One image, beam 3, by ONNX Runtime."""
+    found = {}
+    one = images(options, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        config = CaptionerConfig(layers=options.layers)
+        captioner = model(argparse.Namespace(**{**vars(options), "precision": "float32"}), "fused")
+        save_captioner(Path(folder) / "model", captioner, config, vocabulary())
+        for precision in ("float32", "int8"):
+            export_captioner(f"{folder}/model", f"{folder}/{precision}", precision=precision)
+            predictor = load(f"{folder}/{precision}", threads=options.threads)
+            work = functools.partial(predictor.caption, *one, decoding=BEAM)
+            taken = seconds(work, options.device, options.repeat * 3)
+            found[f"one image, beam 3, exported in {precision}, ms"] = 1000 * taken
+    return found
+
+
 def vocabulary() -> Vocabulary:
     """9,487 words, the unknown one, which is never written, among them."""
     return Vocabulary([*(f"word{number}" for number in range(9486)), UNKNOWN])
@@ -171,8 +193,10 @@ def main() -> None:
     found = latency(options)
     if on_gpu:
         found |= throughput(options)
+    elif options.precision == "float32":
+        found |= exported(options)
     for what, figure in found.items():
-        print(f"{what:40} {figure:12,.1f}", flush=True)
+        print(f"{what:46} {figure:10,.1f}", flush=True)
     if options.json:
         setting = {"torch": torch.__version__, "device": name, "precision": options.precision}
         Path(options.json).write_text(json.dumps({**setting, **found}, indent=1) + "\n")
