@@ -58,10 +58,10 @@ def test_scores_by_name():
 def test_signature_line():
     lines = score(GOOD, Bleu(), Cider()).signatures
     assert lines["CIDEr"] == (
-        "CIDEr|images:4|refs:2-3|tok:ptb-3.4.1-a|df:references|end:no|clip:yes|sigma:6|n:4"
+        "CIDEr|images:4|refs:2-3|tok:ptb-3.4.1-b|df:references|end:no|clip:yes|sigma:6|n:4"
         f"|version:ngsan-{__version__}"
     )
-    assert lines["BLEU-4"].startswith("BLEU-4|images:4|refs:2-3|tok:ptb-3.4.1-a|length:closest|")
+    assert lines["BLEU-4"].startswith("BLEU-4|images:4|refs:2-3|tok:ptb-3.4.1-b|length:closest|")
 
 
 def test_whatever_changes_a_number_changes_its_signature():

@@ -131,3 +131,23 @@ def test_random_captions_agree_with_the_java_program(tmp_path: Path) -> None:
         [w for w in line.split(" ") if w and w not in PUNCTUATION] for line in answer.split("\n")
     ]
     assert tokenize_lines(captions) == lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [  # what the Java program prints for files of these lines
+        (["the man :)"], ["the man -rrb-"]),
+        (["the man :)", ""], ["the man :-rrb-", ""]),
+        (["the man :)", "a"], ["the man :-rrb-", "a"]),
+        (["x :) "], ["x :-rrb-"]),
+        (["x :D"], ["x d"]),
+        (["x =)"], ["x = -rrb-"]),
+        (["x :]"], ["x -rsb-"]),
+        (["a :) b"], ["a :-rrb- b"]),
+        (["x ^_^"], ["x ^_^"]),
+    ],
+)
+def test_a_face_needs_something_after_it(lines, words):
+    assert [" ".join(line) for line in tokenize_lines(lines)] == words
+    if len(lines) == 1:
+        assert " ".join(tokenize(lines[0], None)) == words[0]

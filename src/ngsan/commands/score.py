@@ -76,6 +76,11 @@ def main(arguments: list[str]) -> None:
     options = make_parser().parse_args(arguments)
     console = Console()
     if options.check_submission:
+        others = ("compare", "json", "per_image", "report", "metrics", "train", "images")
+        if given := [name for name in others if options[name] is not None]:
+            raise ValueError(
+                f"--check-submission scores nothing, so --{given[0].replace('_', '-')} has no use"
+            )
         _check_submission(console, options.results, options.references)
         return
     if options.references is None:

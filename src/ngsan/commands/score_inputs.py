@@ -124,6 +124,7 @@ def metric_names(text: str | None) -> list[str] | None:
     if text is None:
         return None
     by_lower = {name.lower(): name for name in ALL}
+    by_lower |= {f"bleu-{count}": "BLEU" for count in range(1, 5)}  # they come together
     names: list[str] = []
     for word in text.split(","):
         name = by_lower.get(word.strip().lower())

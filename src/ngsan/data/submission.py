@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ngsan.data.captions import entry_fields, shown
+from ngsan.data.captions import entry_fields, is_unicode, shown
 from ngsan.data.problems import Problems
 from ngsan.data.results import read_image_ids
 
@@ -168,6 +168,8 @@ def _check_entries(entries: list[object], name: str, found: _Findings) -> set[st
             found.problems.report("wrong type", where, message)
         elif not caption.strip():
             found.problems.report("empty caption", where, f"image {shown(identity)}")
+        elif not is_unicode(caption):
+            found.problems.report("invalid Unicode", where, f"{shown(caption)}: half a character")
         if len(fields) > 2:
             more = ", ".join(shown(key) for key in fields if key not in ("image_id", "caption"))
             found.warnings.report("further keys", where, more)

@@ -1,7 +1,7 @@
 """One line that says how a score was made: scores with the same line can be compared.
 
 Example:
-    ``ROUGE-L|images:5000|refs:5-7|tok:ptb-3.4.1-a|beta:1.2|version:ngsan-0.1.0``
+    ``ROUGE-L|images:5000|refs:5-7|tok:ptb-3.4.1-b|beta:1.2|version:ngsan-0.1.0``
 """
 
 from __future__ import annotations

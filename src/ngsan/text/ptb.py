@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 __all__ = ["TOKENIZER_VERSION", "tokenize", "tokenize_lines"]
 
-TOKENIZER_VERSION = "ptb-3.4.1-a"
+TOKENIZER_VERSION = "ptb-3.4.1-b"
 
 # The COCO tools also list -LRB- and its kin, but in upper case, which a lower-casing tokenizer
 # never prints: a bracket stays in the caption as a word.
@@ -148,7 +148,7 @@ _RULES = (
     (".", "tag", _TAG),
     (".", "entity", r"&(?:quot|(?i:amp|lt|gt|apos|nbsp|mdash|ndash));"),
     (".", "code", r"&(?:QUOT|HT|TL|UR|LR|QC|QL|QR|odq|cdq|\#[0-9]+);"),
-    (".", "face", r"[<>]?[:;=][-'*o]?[()DPdpO\\{@|\[\]](?![A-Za-z0-9])"),
+    (".", "smile", r"[<>]?[:;=][-'*o]?[()DPdpO\\{@|\[\]](?![A-Za-z0-9])"),
     ("a.", "face", rf"{_EYE}_{_EYE} | \((?:{_EYE}[_.]?{_EYE}|{_ROUND_EYE}-{_ROUND_EYE})\)"),
     (".", "bracket", r"-[LRlr][RSCrsc][Bb]-"),
     (".", "run", r"[!?]+|-+|_+|\*+|\#+|@+|<<|>>|\.{3,5}|''|``|\\\*|[²³¹⁰⁴-⁹]+|[₀-₉]+"),
@@ -248,7 +248,7 @@ _PLAIN_TOKEN = re.compile(
 )
 
 
-def tokenize(caption: str, following: str = "") -> list[str]:
+def tokenize(caption: str, following: str | None = "") -> list[str]:
     """Cuts a caption into lower-case words and drops the punctuation.
 
     Args:
@@ -256,7 +256,8 @@ def tokenize(caption: str, following: str = "") -> list[str]:
         following: The text on the next line of the file. It matters only for a caption that ends
             in a single letter and a period, or in "no." and the like: the tokenizer looks beyond
             the end of the line to tell whether the period ended a sentence ("plan b." before
-            "The ..." gives "b", otherwise "b.").
+            "The ..." gives "b", otherwise "b."). None: the file ends with the caption, and then a
+            face such as ":)" at its end is not seen as one.
 
     Returns:
         The words. A word may contain a no-break space: "1 1/2" is one word, and so is a telephone
@@ -285,21 +286,21 @@ def tokenize_lines(captions: Iterable[str]) -> list[list[str]]:
     """
     lines = list(captions)
     words = []
-    following = ""
+    following: str | None = None
     for line in reversed(lines):
         words.append(tokenize(line, following))
-        following = line if line and not line.isspace() else following
+        following = line if line and not line.isspace() else following or ""
     return words[::-1]
 
 
-def _scan(caption: str, following: str) -> list[str]:
+def _scan(caption: str, following: str | None) -> list[str]:
     """Tokens of a caption as the Java program prints them, without most of the punctuation."""
     tokens = []
     shape = caption.translate(_SHAPES)
     if "&" in shape:
         shape = _ACCENTED.sub(lambda match: "\u0301" * len(match[0]), shape)
     end = len(shape)
-    shape = f"{shape}\n{following[:80].translate(_SHAPES)}\n"
+    shape = f"{shape}\n{(following or '')[:80].translate(_SHAPES)}\n"
     start = 0
     while start < end:
         if skip := _SKIP.match(shape, start):
@@ -314,6 +315,8 @@ def _scan(caption: str, following: str) -> list[str]:
         longest, stop, rule = start, start + 1, ""
         for name, pattern in _BY_KIND[_KINDS.get(shape[start], ".")]:
             if match := pattern.match(shape, start):
+                if name == "smile" and following is None and match.end() == end:
+                    continue  # nothing comes after it, not even the end of a line
                 length = max(match.end(), match.end(match.lastindex or 0))
                 if length > longest:
                     longest, stop, rule = length, match.end(), name
@@ -338,7 +341,7 @@ def _spell(rule: str, token: str) -> str:
         return token.replace("&apos;", "'").translate(_QUOTES)
     if rule == "R&D":
         return token.replace("&amp;", "&")
-    if rule in ("phone", "face"):
+    if rule in ("phone", "face", "smile"):
         token = token.replace("(", "-lrb-").replace(")", "-rrb-")
     if rule in ("phone", "1 1/2", "tag"):
         return token.replace(" ", "\xa0")
