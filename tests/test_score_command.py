@@ -524,3 +524,25 @@ def test_the_page_score_captions_word_by_word(tmp_path, monkeypatch):
                 assert main(line.split()[1:]) == 0
     assert read(tmp_path / "report.json")["statistics"]["novel"] == 1
     assert (tmp_path / "images.csv").exists()
+
+
+def test_bleu_may_be_asked_for_by_any_of_its_names(tmp_path):
+    references = write(tmp_path / "references.json", coco({"1": ["a dog runs"], "2": ["a cat"]}))
+    results = write(tmp_path / "results.json", entries({"1": "a dog", "2": "a cat"}))
+    scores = tmp_path / "scores.json"
+    options = ["--references", references, "--json", scores, "--no-intervals"]
+    assert run(results, *options, "--metrics", "bleu-4") == 0
+    assert list(read(scores)) == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"]
+
+
+def test_a_check_takes_no_options_of_scoring(tmp_path, capsys):
+    assert run(tmp_path / "results.json", "--check-submission", "--per-image", "images.csv") == 2
+    assert "--per-image has no use" in capsys.readouterr().err
+
+
+def test_half_a_character_is_a_problem_of_a_submission(tmp_path, capsys):
+    path = write(
+        tmp_path / "captions_val2014_ours_results.json", '[{"image_id": 1, "caption": "\\ud83d"}]'
+    )
+    assert run(path, "--check-submission") == 2
+    assert "invalid Unicode" in capsys.readouterr().out
