@@ -10,10 +10,10 @@ from ngsan.config import DecodingConfig, SceneRunConfig
 from ngsan.data.store import FeatureStore
 from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
 from ngsan.data.synthetic.folder import write_scene_folder
-from ngsan.evaluate import best_device, caption_images, score_results
+from ngsan.evaluate import caption_images, score_results
 from ngsan.models import build_captioner
 from ngsan.models.saved import save_captioner
-from ngsan.predict import Predictor, caption_regions
+from ngsan.predict import Predictor, best_device, caption_regions
 
 VOCABULARY = scene_vocabulary()
 CONFIG = SceneRunConfig().model

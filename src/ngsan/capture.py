@@ -38,7 +38,8 @@ class Captured:
             for _ in range(2):
                 self._warm_up()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=side):
+            # Other threads, such as a loader's, may go on allocating meanwhile.
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                 self._work()
         main.wait_stream(side)
         self._graph = graph

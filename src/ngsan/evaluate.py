@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from ngsan.config import DecodingConfig
 from ngsan.data.collate import pad_regions
 from ngsan.data.store import FeatureStore
@@ -37,7 +35,7 @@ def caption_images(
         store: The features.
         ids: The images.
         decoding: How captions are written.
-        batch_size: Images in a batch; no caption depends on it.
+        batch_size: Images in a batch; no caption depends on it, but for rounding.
         on_batch: Told after each batch how many images are done.
 
     Returns:
@@ -83,20 +81,3 @@ def score_results(
     scored = {image: texts for image, texts in references.items() if image in captions}
     tokenized = TokenizedCaptions.tokenize({image: captions[image] for image in scored}, scored)
     return score_captions(tokenized, metrics or (Bleu(), RougeL(), Cider()))
-
-
-def best_device(name: str = "auto") -> torch.device:
-    """The device that a name stands for; "auto" is a GPU if there is one.
-
-    Raises:
-        ValueError: There is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device: {name!r} cannot be used: {reason}") from error
-    return device

@@ -85,7 +85,8 @@ def allowed(words, word, rules, longest):
     if violates(longer, rules):
         return False
     missing = set(rules.required) - set(longer)
-    if len(missing) > longest - len(longer):
+    no_end = bool(missing) and missing <= set(rules.bad_endings)  # another word must follow them
+    if len(missing) + no_end > longest - len(longer):
         return len(longer) <= len(rules.prefix)
     return len(longer) < longest or may_be_cut(longer, rules)
 

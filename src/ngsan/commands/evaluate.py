@@ -7,12 +7,14 @@ from rich.console import Console
 
 from ngsan.commands import score
 from ngsan.commands.command_line import progress_bar, run
+from ngsan.commands.score_inputs import metric_names
+from ngsan.commands.score_outputs import check_outputs
 from ngsan.config import DecodingConfig
 from ngsan.data.captions import CAPTIONS, read_captions
 from ngsan.data.results import read_image_ids, write_results
-from ngsan.data.splits import read_id_list
+from ngsan.data.splits import canonical_split, read_id_list
 from ngsan.data.submission import check_submission, is_submission
-from ngsan.predict import Predictor
+from ngsan.predict import Predictor, constraints_of
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -46,26 +48,27 @@ def evaluate(
         split: Which split is captioned and scored.
         images: Caption these images instead, and score nothing: a list of ids, one a line, or
             COCO's JSON with a list of images.
-        decoding: How captions are written.
-        batch_size: Images in a batch; captions do not depend on it.
+        decoding: How captions are written; of several for an image the first is kept.
+        batch_size: Images in a batch; captions do not depend on it, but for rounding.
         device: Where: auto, cpu, cuda, cuda:1.
         precision: Of the model's numbers.
         metrics: Score by these only, with commas between them, such as BLEU,CIDEr.
         json: Write the scores to this file, as one flat object.
         report: Write everything about the scores to this file, as JSON.
     """
-    import torch
-
     from ngsan.data.store import FeatureStore
-    from ngsan.evaluate import best_device, caption_images
+    from ngsan.evaluate import caption_images
 
     if data is None or to is None:
         raise ValueError("say which dataset to caption and where to: --data DIR --to FILE.json")
     target = Path(to)
     if target.suffix != ".json":
         raise ValueError(f"to: {to} must be the name of a .json file")
+    _check_scoring(metrics, json, report, images, [data, to])
+    split = canonical_split(split)
     ids = _ids(data, split) if images is None else _listed(images)
-    predictor = _open(model, best_device(device), getattr(torch, precision))
+    predictor = _open(model, device, precision)
+    constraints_of(decoding, predictor.vocabulary)  # words that the model lacks are found early
     console = Console()
     with progress_bar(console, f"captioning {len(ids):,} images", len(ids)) as advance:
         captions = caption_images(
@@ -115,20 +118,43 @@ def _listed(images: str) -> list[str]:
     return ids
 
 
-def _open(model: str, device: object, dtype: object) -> Predictor:
-    """Opens one model, or several of one vocabulary."""
-    from ngsan.export import load
-    from ngsan.predict import TorchModel
+def _check_scoring(
+    metrics: str | None,
+    json: str | None,
+    report: str | None,
+    images: str | None,
+    others: list[str | None],
+) -> None:
+    """Finds out before hours of captioning that the scores cannot be made or written."""
+    for name, value in (("metrics", metrics), ("json", json), ("report", report)):
+        if value is not None and images is not None:
+            raise ValueError(f"{name}: chosen images are not scored, so --{name} has no use")
+    metric_names(metrics)
+    check_outputs({"--json": json, "--report": report}, others)
 
-    opened = [load(folder.strip()) for folder in model.split(",")]
-    first = opened[0]
-    for folder, other in zip(model.split(","), opened, strict=True):
-        first.vocabulary.require_same(other.vocabulary, folder.strip())
-    models = [part for predictor in opened for part in predictor.models]
-    for part in models:
-        if isinstance(part, TorchModel):
-            part.captioner.to(device, dtype)  # type: ignore[call-overload]
-    return Predictor(models, first.vocabulary)
+
+def _open(model: str, device: str, precision: Precision) -> Predictor:
+    """Opens one model, or several of one vocabulary."""
+    import torch
+
+    from ngsan.export import load
+    from ngsan.predict import TorchModel, best_device
+
+    folders = [folder.strip() for folder in model.split(",")]
+    if not all(folders):
+        raise ValueError(f"model: {model!r} has an empty name between its commas")
+    opened = [load(folder) for folder in folders]
+    for folder, predictor in zip(folders, opened, strict=True):
+        opened[0].vocabulary.require_same(predictor.vocabulary, folder)
+        for part in predictor.models:
+            if isinstance(part, TorchModel):
+                part.captioner.to(best_device(device), getattr(torch, precision))
+            elif precision != "float32" or device not in ("auto", "cpu"):
+                raise ValueError(
+                    f"{folder} is an export, which runs on the CPU and as it was exported: "
+                    "leave out --precision and --device"
+                )
+    return Predictor([part for one in opened for part in one.models], opened[0].vocabulary)
 
 
 def main(arguments: list[str]) -> None:

@@ -95,6 +95,10 @@ class Beam(Search):
         lengths = torch.arange(longest + 2, device=device, dtype=torch.float64)
         # The divisor of a caption of so many words, the end among them; nothing has length 0.
         self._divisors = lengths.clamp(min=1).pow(length_penalty).float()
+        if not (torch.isfinite(self._divisors) & (self._divisors > 1e-30)).all():
+            raise ValueError(
+                f"length_penalty: {length_penalty} is too extreme for captions of {longest} words"
+            )
         # An open caption's score is at best its log-probability divided by this.
         self._patience = self._divisors.clone()
         if length_penalty > 0:

@@ -59,7 +59,8 @@ class Constraints:
         if both:
             raise ValueError(f"word {min(both)} is both forbidden and required")
         missing = set(self.required) - set(self.prefix)
-        if len(self.prefix) + len(missing) > longest:
+        no_end = bool(missing) and missing <= set(self.bad_endings)  # another word comes after them
+        if len(self.prefix) + len(missing) + no_end > longest:
             raise ValueError(
                 f"required: {len(missing)} words do not fit into captions of at most {longest}"
                 + (f" that begin with a prefix of {len(self.prefix)}" if self.prefix else "")
@@ -145,14 +146,25 @@ class Rules:
             scores[..., self.boundary].masked_fill_(early, -math.inf)
 
     def _demand_required(self, scores: Tensor, words: Tensor, position: Tensor) -> None:
-        """No end before all have come; only they, while there is just enough room for them."""
+        """No end before all have come; only they, while there is just enough room for them.
+
+        When none of those that are missing may stand last, one more place is needed after them;
+        when one may, it is kept for the last place.
+        """
         met = self.met(words)  # (B, R, C)
         missing = self.required.numel() - met.sum(-1)
         scores[..., self.boundary].masked_fill_(missing > 0, -math.inf)
-        urgent = (missing >= self.longest - position).unsqueeze(-1) & (missing > 0).unsqueeze(-1)
-        values = scores.index_select(2, self.required).masked_fill(met, -math.inf)
+        room = self.longest - position
+        unusable = met
+        if self.constraints.bad_endings:
+            good = ~met & ~self._bad[self.required]
+            count = good.sum(-1)
+            room = room - ((count == 0) & (missing > 0)).long()
+            unusable = met | (good & ((count == 1) & (missing > 1)).unsqueeze(-1))
+        urgent = ((missing >= room) & (missing > 0)).unsqueeze(-1)
+        values = scores.index_select(2, self.required)
         scores.masked_fill_(urgent, -math.inf)
-        kept = torch.where(urgent, values, scores.index_select(2, self.required))
+        kept = torch.where(urgent, values.masked_fill(unusable, -math.inf), values)
         scores.index_copy_(2, self.required, kept)
 
     def _forbid_repeats(self, scores: Tensor, words: Tensor, position: Tensor) -> None:

@@ -68,8 +68,12 @@ class Written:
 
         To look, it waits for the device.
         """
-        if self.scores.isnan().any():
-            raise ValueError("the model's probabilities are no numbers; are its inputs?")
+        odd = self.scores.isnan().any(1).nonzero().flatten().tolist()
+        if odd:
+            raise ValueError(
+                f"the model's probabilities for {len(odd)} of {len(self.scores)} images (the first "
+                f"is number {odd[0]}) are no numbers; are its features?"
+            )
         lost = torch.isneginf(self.scores).all(1).nonzero().flatten().tolist()
         if lost:
             raise ValueError(

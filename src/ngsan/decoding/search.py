@@ -19,6 +19,9 @@ from ngsan.decoding.result import Written
 
 _BETWEEN_LOOKS = 5
 
+_MOST_WORDS = 1_000_000
+"""Words of an image's captions beyond which a search is surely a mistake."""
+
 
 class Search(ABC):
     """What all searches share: words so far, their log-probabilities, and the loop."""
@@ -45,6 +48,12 @@ class Search(ABC):
             raise ValueError(f"longest: {longest} must be at least 1 word")
         if rows < 1:
             raise ValueError(f"{rows} captions an image: there must be at least 1")
+        if rows * longest > _MOST_WORDS:
+            raise ValueError(
+                f"{rows} captions of {longest} words are followed for each image, which is more "
+                f"than {_MOST_WORDS:,} words: lower longest, the beam or the number of words that "
+                "must occur"
+            )
         self.model, self.rows, self.longest, self.boundary = model, rows, longest, boundary
         self.rules = Rules(
             constraints,

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from ngsan.export.manifest import DECODER, ENCODER, FILES, MANIFEST
 from ngsan.export.runtime import OnnxModel, Provider
 from ngsan.models.saved import CONFIG, VOCABULARY, WEIGHTS, load_captioner
-from ngsan.predict import Predictor
+from ngsan.predict import Predictor, best_device
 
 
 def load(
     folder: str | Path,
     *,
-    device: str | torch.device | None = None,
+    device: str | None = None,
     threads: int | None = None,
     providers: Sequence[Provider] | None = None,
 ) -> Predictor:
@@ -22,7 +20,8 @@ def load(
 
     Args:
         folder: What `ngsan export` or `save_captioner` wrote.
-        device: Of a model folder only: where it runs; None for the CPU.
+        device: Of a model folder only: where it runs, such as "cuda", or "auto" for a GPU if there
+            is one; None for the CPU.
         threads: Of an export only: threads of ONNX Runtime; None for one a core.
         providers: Of an export only: execution providers of ONNX Runtime, the preferred first;
             None for the CPU's.
@@ -38,7 +37,7 @@ def load(
     if names & {MANIFEST, ENCODER, DECODER}:
         if device is not None:
             raise ValueError(
-                f"device: {str(device)!r} is for model folders, and {folder} is an export: "
+                f"device: {device!r} is for model folders, and {folder} is an export: "
                 "providers choose where it runs"
             )
         model = OnnxModel(folder, threads=threads, providers=providers)
@@ -52,4 +51,4 @@ def load(
         if value is not None:
             raise ValueError(f"{name}: {value!r} is for exports, and {folder} is a model folder")
     captioner, _, vocabulary = load_captioner(folder)
-    return Predictor(captioner.to(device), vocabulary)
+    return Predictor(captioner.to(best_device(device or "cpu")), vocabulary)

@@ -51,6 +51,9 @@ class Manifest:
     sha256: dict[str, str]
     """SHA-256 of each graph, by file."""
 
+    precision: str
+    """Of the matrices: "float32" or "int8"."""
+
     model: CaptionerConfig
     """What the captioner was built from."""
 

@@ -5,6 +5,7 @@ Shapes: `B` images, `N` regions, `W` captions an image that are written side by 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class OnnxModel:
         self.config = manifest.model
         self.vocab_size = self.config.vocab_size
         self.state = "exported"  # it never changes
+        self.multiple = 1
         self.vocabulary = manifest.words(folder / VOCABULARY)
         graphs = [manifest.graph(folder / name) for name in (ENCODER, DECODER)]
         self._runtime = _onnxruntime()
@@ -70,6 +72,10 @@ class OnnxModel:
         steps.start(words.shape[1], words.shape[2])
         given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
         return torch.stack([steps.look(word)[1] for word in given.unbind(-1)], 2)
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """See `RegionModel.at_rest`; an export is never trained."""
+        return nullcontext()
 
     def encode(
         self, features: Tensor, boxes: Tensor | None, mask: Tensor | None

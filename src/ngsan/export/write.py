@@ -110,13 +110,14 @@ def export_captioner(
             inputs=inputs,
             outputs=outputs,
             sha256=_checksums(partial),
+            precision="float32",
             model=config,
         )
         manifest.save(partial)
         found = check_export(partial, captioner)
         if precision == "int8":
             _quantize(partial)
-            replace(manifest, sha256=_checksums(partial)).save(partial)
+            replace(manifest, sha256=_checksums(partial), precision=precision).save(partial)
             found = check_export(partial, captioner, tolerance=ROUGH)
         sizes = {name: (partial / name).stat().st_size for name in FILES}
         _put_in_place(partial, target)

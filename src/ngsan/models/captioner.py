@@ -186,8 +186,15 @@ class WordDecoder(nn.Module):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, cache, index, ready.packed[index], ready.memory[index])
         cache.end_word()
-        logits: Tensor = self.output(self.norm(x))
-        return logits
+        return self._exact_logits(self.norm(x))
+
+    def _exact_logits(self, x: Tensor) -> Tensor:
+        """The logits, on a GPU not rounded to half precision, where many would be equal."""
+        if not x.is_cuda or x.dtype not in (torch.float16, torch.bfloat16):
+            logits: Tensor = self.output(x)
+            return logits
+        product = torch.mm(x.flatten(0, -2), self.output.weight.t(), out_dtype=torch.float32)
+        return product.add_(self.output.bias).view(*x.shape[:-1], -1)
 
     def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> StepsReady:
         """What `step` needs of the regions and of the weights, which must not change meanwhile.

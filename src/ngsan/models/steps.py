@@ -3,6 +3,10 @@
 Shapes: `B` images, `N` regions, `W` captions an image, `V` vocabulary, `D` model width.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -10,6 +14,25 @@ from ngsan.capture import Captured
 from ngsan.models.captioner import Captioner, StepsReady
 from ngsan.nn.cache import WordCache
 from ngsan.nn.masks import check_mask
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _undisturbed(
+    method: Callable[Concatenate["CaptionerSteps", P], T],
+) -> Callable[Concatenate["CaptionerSteps", P], T]:
+    """Runs a method without gradients, and in the model's own precision whatever is outside.
+
+    Buffers outlive a call, and captured work would go on reading what autocast throws away.
+    """
+
+    @wraps(method)
+    def wrapped(self: "CaptionerSteps", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
+            return method(self, *args, **kwargs)
+
+    return wrapped
 
 
 class CaptionerSteps:
@@ -43,7 +66,7 @@ class CaptionerSteps:
         self._features = features.to(self.device, weight.dtype, copy=True)
         self._boxes = None if boxes is None else boxes.to(self.device, copy=True)
         self.mask = None if mask is None else mask.to(self.device, copy=True)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
             self._ready = self._make_ready()
         self._encode = Captured(self._refresh, self.device, self._refresh)
         # Kept by width and length, as captured work goes on using them.
@@ -55,7 +78,7 @@ class CaptionerSteps:
         """(B, N, D) the regions encoded."""
         return self._captioner.encode(self._features, self._boxes, self.mask)
 
-    @torch.inference_mode()
+    @_undisturbed
     def load(
         self, features: Tensor, boxes: Tensor | None = None, mask: Tensor | None = None
     ) -> None:
@@ -77,7 +100,7 @@ class CaptionerSteps:
     def _make_ready(self) -> StepsReady:
         return self.decoder.make_ready(self.encode(), self.mask)
 
-    @torch.inference_mode()
+    @_undisturbed
     def start(self, width: int, longest: int) -> None:
         """Begins `width` captions of at most `longest` words for every image."""
         shape = (width, longest)
@@ -97,14 +120,16 @@ class CaptionerSteps:
         self._cache, self._positions = self._caches[shape]
         self._cache.clear()
 
-    @torch.inference_mode()
+    @_undisturbed
     def step(self, words: Tensor) -> Tensor:
         """Takes the next word of each caption, (B, W), and scores the word after it, (B, W, V)."""
-        assert self._cache is not None, "start comes first"
+        if self._cache is None:
+            raise RuntimeError("start comes before the first step")
         return self.decoder.step(words, self._cache, self._positions, self._ready)
 
-    @torch.inference_mode()
+    @_undisturbed
     def reorder(self, parents: Tensor) -> None:
         """Caption w of an image goes on from what caption `parents[w]` was, (B, W)."""
-        assert self._cache is not None, "start comes first"
+        if self._cache is None:
+            raise RuntimeError("start comes before the first step")
         self._cache.reorder(parents)

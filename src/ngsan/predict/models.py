@@ -1,0 +1,114 @@
+"""Captioners as prediction sees them.
+
+Shapes: `B` images, `N` regions, `M` captions an image, `T` words.
+"""
+
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ngsan.decoding import StepModel
+from ngsan.models.captioner import Captioner
+from ngsan.models.steps import CaptionerSteps
+from ngsan.nn.attend import AttentionMaps
+from ngsan.text.vocabulary import BOUNDARY
+
+
+class RegionModel(Protocol):
+    """A captioner as prediction sees it: PyTorch's, or one that has been exported."""
+
+    vocab_size: int
+
+    @property
+    def state(self) -> Hashable:
+        """Changes when images must be made ready anew rather than reloaded."""
+
+    @property
+    def multiple(self) -> int:
+        """Images get as many regions as are a multiple of this, so that fewer shapes occur."""
+
+    def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> StepModel:
+        """The images made ready for a search."""
+
+    def reload(
+        self, steps: Any, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> None:
+        """Puts other images of the same shapes in the place of those that `steps` made ready."""
+
+    def attention(self, words: Tensor, steps: Any) -> Tensor:
+        """(B, M, T, N) attention of given words, (B, M, T), over the regions."""
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Without dropout; afterwards the model is as it was, in the middle of training or not."""
+
+
+class TorchModel:
+    """A `Captioner` for prediction."""
+
+    def __init__(self, captioner: Captioner) -> None:
+        """Takes the model."""
+        self.captioner = captioner
+        self.vocab_size = captioner.decoder.embed.num_embeddings
+
+    @property
+    def state(self) -> Hashable:
+        """See `RegionModel.state`: weights that have moved, or are of another type."""
+        weight = self.captioner.encoder.embed.weight
+        held = chain(self.captioner.parameters(), self.captioner.buffers())
+        return weight.device, weight.dtype, tuple(tensor.data_ptr() for tensor in held)
+
+    @property
+    def multiple(self) -> int:
+        """See `RegionModel.multiple`: on a GPU, every shape is captured anew."""
+        return 16 if self.captioner.encoder.embed.weight.is_cuda else 1
+
+    def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
+        """See `RegionModel.steps`."""
+        return CaptionerSteps(self.captioner, features, boxes, mask)
+
+    def reload(
+        self, steps: CaptionerSteps, features: Tensor, boxes: Tensor | None, mask: Tensor | None
+    ) -> None:
+        """See `RegionModel.reload`."""
+        steps.load(features, boxes, mask)
+
+    def attention(self, words: Tensor, steps: CaptionerSteps) -> Tensor:
+        """See `RegionModel.attention`."""
+        maps: list[AttentionMaps] = []
+        given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
+        self.captioner.decode(given, steps.encode(), steps.mask, record=maps)
+        mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
+        return mean.reshape(*words.shape, mean.shape[-1])
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """See `RegionModel.at_rest`."""
+        training = [module for module in self.captioner.modules() if module.training]
+        for module in training:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def best_device(name: str = "auto") -> torch.device:
+    """The device that a name stands for; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: There is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {name!r} cannot be used: {reason}") from error
+    return device
