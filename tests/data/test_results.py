@@ -381,3 +381,27 @@ def test_problems_of_archives(tmp_path, small, members, message):
 def test_a_broken_archive(tmp_path, small):
     problems = check_submission(write(tmp_path / "results.zip", "no zip")).problems
     assert problems[0].startswith("broken archive")
+
+
+def test_a_pipe_is_refused_rather_than_read_half(tmp_path):
+    import os
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="no file that can be read twice"):
+        read_results(pipe)
+
+
+@pytest.mark.parametrize("names", [("x/1.jpg", "y/1.jpg"), ("dog.jpg", "dog.png")])
+def test_references_of_two_files_are_not_merged(tmp_path, names):
+    table = tmp_path / "references.csv"
+    table.write_text("image,caption\n" + "".join(f"{name},a dog\n" for name in names))
+    with pytest.raises(ValueError, match="would be the same image"):
+        read_references(table)
+
+
+def test_results_are_written_once_an_image(tmp_path):
+    with pytest.raises(ValueError, match="image 7 comes twice"):
+        write_results(tmp_path / "r.json", {"007": "a dog", "7": "a cat"})
+    write_results(tmp_path / "r.json", {7: "a dog"})
+    assert read_results(tmp_path / "r.json") == {"7": "a dog"}

@@ -68,3 +68,8 @@ def test_ngrams_are_counted_once():
     assert captions.ngrams() is captions.ngrams()
     assert captions.ngrams(end=True) is captions.ngrams(end=True)
     assert captions.ngrams(end=True) is not captions.ngrams()
+
+
+def test_captions_that_are_not_cut_into_words_are_refused():
+    with pytest.raises(ValueError, match="not cut into words"):
+        TokenizedCaptions(("1",), ("a dog",), (("a dog",),))

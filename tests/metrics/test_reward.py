@@ -379,3 +379,18 @@ def test_calls_that_cannot_be():
     other = References.build([[[1]]], vocab_size=5, end=True)
     with pytest.raises(ValueError, match="share one References"):
         MixedReward([(1.0, reward), (1.0, Bleu4Reward(other))])
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "message"),
+    [
+        ([-1], [[1, 2]], "image -1 is not among 0 to 0"),
+        ([1], [[1, 2]], "image 1 is not among 0 to 0"),
+        ([0], [[1, 7]], "word 7 is not among 0 to 4"),
+        ([0], [[1.5, 2.0]], "captions are ids, which are integers"),
+    ],
+)
+def test_ids_that_there_are_not(images, captions, message):
+    reward = CiderDReward(References.build([[[2, 1, 3, 4]]], vocab_size=5, end=False))
+    with pytest.raises(ValueError, match=message):
+        reward(torch.tensor(images), torch.tensor(captions))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ngsan.data.captions import entry_fields, is_unicode, read_captions, shown
+from ngsan.data.ids import canonical_id
 from ngsan.data.importers.json_stream import stream_items
 from ngsan.data.importers.table_rows import csv_rows, json_rows
 from ngsan.data.problems import Problems
@@ -120,7 +121,12 @@ def write_results(path: str | Path, captions: Mapping[str, str]) -> None:
         captions: The caption by image id.
     """
     entries = []
-    for identity, caption in captions.items():
+    seen: set[str] = set()
+    for name, caption in captions.items():
+        identity = canonical_id(name)
+        if identity in seen:
+            raise ValueError(f"image {identity} comes twice")
+        seen.add(identity)
         number = identity.isascii() and identity.isdigit()
         where = f"image {identity}"
         entries.append(
@@ -180,8 +186,14 @@ def _coco_references(path: Path) -> dict[str, list[str]]:
 def _table_references(path: Path, split: str | None) -> dict[str, list[str]]:
     """The captions of a table by image, in the order in which the images come first."""
     references: dict[str, list[str]] = {}
+    files: dict[str, str] = {}
     for where, fields in _entries(path):
-        identity = _identity(fields, where)
+        identity, file = _identity_and_file(fields, where)
+        if file is not None and files.setdefault(identity, file) != file:
+            raise ValueError(
+                f"{where}: {file} and {files[identity]} would be the same image, {identity}: name "
+                "them apart"
+            )
         if split is not None:
             if not fields.get("split"):
                 raise ValueError(f"{where} (image {identity}): it has no split; wanted {split!r}")
@@ -230,6 +242,8 @@ def _is_document(path: Path) -> bool:
 
 def _kind(path: Path) -> str:
     """Whether a file is a JSON "list", a "document" as COCO's, JSON "lines" or "csv"."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file that can be read twice: write it to one first")
     with path.open("rb") as file:
         line = file.readline(_FIRST).removeprefix(b"\xef\xbb\xbf")
         while line.isspace():
@@ -277,6 +291,13 @@ def _object(item: object, where: str, *keys: str) -> dict[str, object]:
 
 def _identity(fields: Mapping[str, object], where: str, names: tuple[str, ...] = ID_NAMES) -> str:
     """The image of an entry."""
+    return _identity_and_file(fields, where, names)[0]
+
+
+def _identity_and_file(
+    fields: Mapping[str, object], where: str, names: tuple[str, ...] = ID_NAMES
+) -> tuple[str, str | None]:
+    """The image of an entry, and its file if it is named by one."""
     for name in names:
         if name in fields:
             break
@@ -284,9 +305,9 @@ def _identity(fields: Mapping[str, object], where: str, names: tuple[str, ...] =
         raise ValueError(f"{where}: missing key: there is no {' or '.join(map(repr, names))}")
     value = fields[name]
     if type(value) is int:
-        return str(value)  # its canonical form, and much quicker
+        return str(value), None  # its canonical form, and much quicker
     # What cannot be an id is raised, so there always is one.
-    return cast("tuple[str, str | None]", id_and_file(value, Problems(), where))[0]
+    return cast("tuple[str, str | None]", id_and_file(value, Problems(), where))
 
 
 def _text(value: object, where: str, identity: str) -> str:

@@ -50,7 +50,11 @@ class TokenizedCaptions:
         if len(set(self.ids)) < len(self.ids):
             twice = next(name for i, name in enumerate(self.ids) if name in self.ids[:i])
             raise ValueError(f"image {twice!r} is there twice; give each image one caption")
-        for name, references in zip(self.ids, self.references, strict=True):
+        for name, words, references in zip(self.ids, self.hypotheses, self.references, strict=True):
+            if isinstance(words, str) or any(isinstance(text, str) for text in references):
+                raise ValueError(
+                    f"image {name!r} has a caption that is not cut into words; use `tokenize`"
+                )
             if not references:
                 raise ValueError(f"image {name!r} has no reference; give one or leave it out")
 

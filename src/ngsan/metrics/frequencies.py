@@ -66,6 +66,8 @@ class DocumentFrequencies:
 
         def captions() -> Iterator[Sequence[str]]:
             for several in references:
+                if isinstance(several, str) or any(isinstance(one, str) for one in several):
+                    raise ValueError(f"{several!r} is not cut into words; tokenise it first")
                 sizes.append(len(several))
                 yield from several
 

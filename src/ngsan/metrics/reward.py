@@ -53,6 +53,8 @@ class Reward(nn.Module):
                 boundary at the beginning. The first boundary ends a caption; what follows it is
                 not looked at. A caption without one was cut off: its end does not count.
 
+        Ids that there are not are refused on the CPU; a GPU would have to be waited for.
+
         Returns:
             (B, S) or (B,) scores in single precision, in the score's natural units.
         """
@@ -63,9 +65,26 @@ class Reward(nn.Module):
             )
         if 0 in captions.shape:
             raise ValueError(f"captions {tuple(captions.shape)} are empty; leave the call out")
+        for name, ids in (("images", images), ("captions", captions)):
+            if ids.is_floating_point() or ids.dtype == torch.bool:
+                raise ValueError(f"{name} are ids, which are integers, not {ids.dtype}")
+        if captions.device.type == "cpu":  # a device would have to be waited for
+            self._check_ids(images, captions)
         if captions.ndim == 2:
             return self._score(images, captions.unsqueeze(1)).squeeze(1)
         return self._score(images, captions)
+
+    def _check_ids(self, images: Tensor, captions: Tensor) -> None:
+        """Refuses ids that there are not."""
+        prepared = self.references
+        for name, ids, most in (
+            ("image", images, len(prepared.first_reference) - 1),
+            ("word", captions, prepared.vocab_size),
+        ):
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= most:
+                wrong = low if low < 0 else high
+                raise ValueError(f"{name} {wrong} is not among 0 to {most - 1}")
 
     def _score(self, images: Tensor, captions: Tensor) -> Tensor:
         """Scores (B, S, T) in parts that are not too large."""

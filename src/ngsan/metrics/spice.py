@@ -30,6 +30,7 @@ __all__ = ["STANFORD_JARS", "Spice"]
 STANFORD_JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
 """What has to be fetched: two files of the archive stanford-corenlp-full-2015-12-09.zip."""
 
+_ARCHIVE = "https://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09.zip"
 _HEAP = "8G"
 _LAST_WITH_JAVASCRIPT = 14
 _LAUNCHER = Path(__file__).with_name("spice_launcher.java")
@@ -178,8 +179,7 @@ def _stanford_jars(lib: Path) -> list[Path]:
             return paths
     missing = [name for name in STANFORD_JARS if not (folders[-1] / name).is_file()]
     raise ValueError(
-        f"SPICE needs Stanford CoreNLP 3.6.0: get stanford-corenlp-full-2015-12-09.zip from the "
-        f"Stanford NLP group's page of CoreNLP releases, and put {' and '.join(missing)} of it "
+        f"SPICE needs Stanford CoreNLP 3.6.0: get {_ARCHIVE} and put {' and '.join(missing)} of it "
         f"into {folders[-1]}" + ("" if own else " (or another folder, named by NGSAN_SPICE_LIB)")
     )
 
