@@ -32,6 +32,9 @@ from ngsan.decoding.search import Search
 
 _FREE = Constraints()
 
+_FEW = 64
+"""Captions of all images together up to which rows of the vocabulary are cut up on a GPU."""
+
 
 class Beam(Search):
     """Beam search.
@@ -192,7 +195,7 @@ class Beam(Search):
         climb = None
         if banks > 1:
             ranked, climb = self._part(group, ranked)
-        values, words = ranked.topk(min(count, vocabulary), dim=3)
+        values, words = _best(ranked, min(count, vocabulary))
         values = (values + totals).flatten(2)
         own = torch.arange(banks * width, device=words.device).view(banks, width, 1)
         parents = own.expand_as(words).flatten(2)
@@ -284,6 +287,24 @@ class Beam(Search):
         self.totals.copy_(pick.totals)
         self.model.reorder(parents)
         self.write(pick.words.flatten(1), pick.log_probs.flatten(1))
+
+
+def _best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """At least the `count` highest of V values and their places: (B, K, W, V) to (B, K, W, ...).
+
+    On a GPU, a few long rows would keep a few of its processors busy only; so they are cut up.
+    """
+    vocabulary = values.shape[3]
+    pieces = 1
+    if values.is_cuda and values.numel() <= _FEW * vocabulary:
+        pieces = max(part for part in range(1, 17) if vocabulary % part == 0)
+    if vocabulary // pieces < count:
+        pieces = 1
+    highest, places = values.reshape(*values.shape[:3], pieces, -1).topk(count, dim=4)
+    if pieces > 1:
+        starts = torch.arange(0, vocabulary, vocabulary // pieces, device=values.device)
+        places = places + starts[:, None]
+    return highest.flatten(3), places.flatten(3)
 
 
 class _Candidates(NamedTuple):

@@ -50,21 +50,28 @@ class TorchModel:
     """A `Captioner` for prediction."""
 
     def __init__(self, captioner: Captioner) -> None:
-        """Takes the model."""
+        """Takes the model, whose parts must stay the same; its weights may change."""
         self.captioner = captioner
+        self._parts = list(captioner.modules())
         self.vocab_size = captioner.decoder.embed.num_embeddings
 
     @property
     def state(self) -> Hashable:
-        """See `RegionModel.state`: weights that have moved, or are of another type."""
+        """See `RegionModel.state`: weights that are of another type, or not where they were."""
         weight = self.captioner.encoder.embed.weight
-        held = chain(self.captioner.parameters(), self.captioner.buffers())
-        return weight.device, weight.dtype, tuple(tensor.data_ptr() for tensor in held)
+        if not weight.is_cuda:
+            return weight.device, weight.dtype
+        # Captured work reads them there. (Their methods would take as long as some words.)
+        held = chain.from_iterable(
+            chain(part._parameters.values(), part._buffers.values()) for part in self._parts
+        )
+        places = tuple(tensor.data_ptr() for tensor in held if tensor is not None)
+        return weight.device, weight.dtype, places
 
     @property
     def multiple(self) -> int:
         """See `RegionModel.multiple`: on a GPU, every shape is captured anew."""
-        return 16 if self.captioner.encoder.embed.weight.is_cuda else 1
+        return 8 if self.captioner.encoder.embed.weight.is_cuda else 1
 
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
         """See `RegionModel.steps`."""
@@ -87,14 +94,16 @@ class TorchModel:
     @contextmanager
     def at_rest(self) -> Iterator[None]:
         """See `RegionModel.at_rest`."""
-        training = [module for module in self.captioner.modules() if module.training]
-        for module in training:
-            module.training = False
+        captioner = self.captioner
+        busy = captioner.training or captioner.encoder.training or captioner.decoder.training
+        training = [part for part in self._parts if part.training] if busy else []
+        for part in training:
+            part.training = False
         try:
             yield
         finally:
-            for module in training:
-                module.training = True
+            for part in training:
+                part.training = True
 
 
 def best_device(name: str = "auto") -> torch.device:

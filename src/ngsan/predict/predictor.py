@@ -5,7 +5,7 @@ Shapes: `B` images, `N` regions, `M` captions an image, `T` words.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -158,7 +158,8 @@ class Predictor:
         So a step that was captured for a GPU serves all batches.
         """
         states = tuple(model.state for model in self.models)
-        seedless = replace(decoding, seed=0)  # a search can be seeded again
+        # A search can be seeded again, so the seed does not count.
+        seedless = tuple(value for name, value in vars(decoding).items() if name != "seed")
         key = (*(None if part is None else part.shape for part in regions), seedless, states)
         if key in self._ready:
             steps, search = self._ready.pop(key)
