@@ -43,6 +43,7 @@ def test_an_epoch_logged_again_counts_as_it_was_last_and_a_torn_line_is_passed_o
         ("", "no line has an epoch"),
         ('nonsense\n{"epoch": 1}\n', "log:1: not a line of JSON"),
         ("[1]\n", "expected an object"),
+        ('{"epoch": 1, "CIDEr": NaN, "loss": 2}\n', "there are loss$"),
     ],
 )
 def test_wrong_logs_are_named(tmp_path, text, message):
@@ -90,3 +91,9 @@ def test_wrong_command_lines(tmp_path, capsys):
     assert "there are CIDEr" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no curve"):
         plot_curves({}, tmp_path / "f.png")
+
+
+def test_what_is_no_text_is_named(tmp_path):
+    (tmp_path / "log").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(ValueError, match="log: not a log, which is text"):
+        read_curve(tmp_path / "log", "CIDEr")

@@ -41,7 +41,10 @@ def read_curve(path: str | Path, metric: str, label: str | None = None) -> Curve
     path = Path(path)
     points: dict[float, float] = {}
     known: dict[str, None] = {}
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a log, which is text: {error}") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -57,7 +60,8 @@ def read_curve(path: str | Path, metric: str, label: str | None = None) -> Curve
         epoch = _number(values.get("epoch"))
         if epoch is None:
             continue
-        known.update(dict.fromkeys(name for name, value in values.items() if name != "epoch"))
+        numbers = (name for name, value in values.items() if _number(value) is not None)
+        known.update(dict.fromkeys(name for name in numbers if name != "epoch"))
         value = _number(values.get(metric))
         if value is not None:
             points[epoch] = value
