@@ -23,7 +23,8 @@ def constraints(longest=4, vocab_size=4):
         required = pick(st.lists(word, max_size=3)) if 0 in used else []
         forbidden = pick(st.sets(word, max_size=2)) - set(required) if 1 in used else []
         prefix = pick(st.lists(word, max_size=longest - 1)) if 2 in used else []
-        while len(prefix) + len(set(required) - set(prefix)) > longest:
+        # One place more than the words take, for a word after them that may stand last.
+        while prefix and len(prefix) + len(set(required) - set(prefix)) >= longest:
             prefix = prefix[:-1]
         return Constraints(
             fewest=pick(st.integers(0, longest)) if 3 in used else 0,
