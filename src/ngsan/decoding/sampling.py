@@ -6,6 +6,7 @@ Shapes: `B` images, `S` samples an image, `T` most words, `V` vocabulary.
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,19 +26,9 @@ _SIDE_BY_SIDE = 32
 class _Walk(Search):
     """Captions that never meet: each chooses its next word for itself."""
 
-    def __init__(
-        self,
-        model: StepModel,
-        *,
-        rows: int,
-        longest: int,
-        boundary: int,
-        constraints: Constraints,
-    ) -> None:
+    def __init__(self, model: StepModel, *, rows: int, **settings: Any) -> None:
         """Takes what `Search` takes."""
-        super().__init__(
-            model, rows=rows, longest=longest, boundary=boundary, constraints=constraints
-        )
+        super().__init__(model, rows=rows, **settings)
         self.ended = torch.zeros(model.images, rows, dtype=torch.bool, device=model.device)
 
     def begin(self) -> None:
