@@ -93,12 +93,16 @@ def test_chosen_images_are_captioned_and_not_scored(home, tmp_path, capsys):
     listed = tmp_path / "ids.txt"
     listed.write_text("\n".join(ids))
     target = tmp_path / "captions_test2014_ours_results.json"
-    assert run(home, "--data", home / "scenes", "--to", target, "--images", listed) == 0
+    assert run(home, "--data", home / "scenes", "--to", target, "--images", listed) == 2
     assert list(written(target)) == ids
-    out = " ".join(capsys.readouterr().out.split())
+    out, error = (" ".join(text.split()) for text in capsys.readouterr())
     assert "the test server" in out
     assert "40,775" in out
     assert "BLEU" not in out
+    assert "not ready for the test server" in error
+    target = tmp_path / "results.json"
+    assert run(home, "--data", home / "scenes", "--to", target, "--images", listed) == 0
+    assert list(written(target)) == ids
 
 
 def test_sampled_captions_do_not_depend_on_the_batch_size(home):

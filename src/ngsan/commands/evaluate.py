@@ -82,22 +82,24 @@ def evaluate(
     target.parent.mkdir(parents=True, exist_ok=True)
     write_results(target, {image: found[0].text for image, found in captions.items()})
     console.print(f"{len(captions):,} captions are in {to}", highlight=False)
-    if is_submission(target.name):
-        _check(console, target, images)
+    ready = not is_submission(target.name) or _check(console, target, images)
     if images is None:
         options = {"metrics": metrics, "json": json, "report": report}
         chosen = [f"--{name}={value}" for name, value in options.items() if value is not None]
         score.main([to, "--references", data, "--split", split, *chosen])
+    if not ready:
+        raise ValueError(f"{to} is not ready for the test server; see above")
 
 
-def _check(console: Console, target: Path, images: str | None) -> None:
-    """Tells what the test server would find wrong."""
+def _check(console: Console, target: Path, images: str | None) -> bool:
+    """Tells what the test server would find wrong, and whether that is nothing."""
     listed = images if images is not None and Path(images).suffix == ".json" else None
     found = check_submission(target, listed)
     for line in (*found.warnings, *found.problems):
         console.print(f"the test server: {line}", markup=False, highlight=False)
     if not found.problems:
         console.print("the file is ready for the test server")
+    return not found.problems
 
 
 def _ids(data: str, split: str) -> list[str]:
