@@ -144,8 +144,8 @@ class Beam(Search):
     def result(self) -> Written:
         """See `Search.result`. A caption whose score is minus infinity does not exist."""
         for group in range(self.groups):  # what is open still was cut off at T words
-            last = slice((group + 1) * self.banks - 1, (group + 1) * self.banks)
-            rows = slice(last.start * self.width, last.stop * self.width)
+            end = (group + 1) * self.banks * self.width
+            rows = slice(end - self.width, end)  # the group's last bank
             scores = self.totals[:, group, -1] / self._divisors[self.longest]
             scores = scores.masked_fill(self.done[:, group].unsqueeze(1), -math.inf)
             self._shelve(group, scores, self.words[:, rows], self.word_log_probs[:, rows])

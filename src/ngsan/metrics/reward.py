@@ -8,6 +8,7 @@ Shapes: `B` images, `S` captions an image, `T` words, `R` most references of an 
 size 4 is the order of the n-grams, less one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import cast
 
@@ -23,7 +24,7 @@ MOST_ELEMENTS = 2**25
 """Elements of the largest tensor a reward makes; more captions are gone through in parts."""
 
 
-class Reward(nn.Module):
+class Reward(nn.Module, ABC):
     """A score of captions against the references of their images.
 
     Attributes:
@@ -39,9 +40,9 @@ class Reward(nn.Module):
         super().__init__()
         self.references = references
 
+    @abstractmethod
     def score(self, matches: Matches) -> Tensor:
         """The score of matched captions, (B, S)."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def forward(self, images: Tensor, captions: Tensor) -> Tensor:

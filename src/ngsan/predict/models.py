@@ -87,7 +87,8 @@ class TorchModel:
         """See `RegionModel.attention`."""
         maps: list[AttentionMaps] = []
         given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
-        self.captioner.decode(given, steps.encode(), steps.mask, record=maps)
+        with torch.autocast(steps.device.type, enabled=False):
+            self.captioner.decode(given, steps.encode(), steps.mask, record=maps)
         mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
         return mean.reshape(*words.shape, mean.shape[-1])
 
