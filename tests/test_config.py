@@ -9,30 +9,50 @@ from ngsan.config import (
     GEOMETRY_TERMS,
     MODELS,
     CaptionerConfig,
-    ModelConfig,
+    CrossEntropyConfig,
+    DataConfig,
+    DecodingConfig,
+    MachineConfig,
+    RateConfig,
     SceneConfig,
-    SceneRunConfig,
-    TrainingConfig,
+    SelfCriticalConfig,
+    TrainConfig,
+    ValidationConfig,
     explain,
     from_dict,
     read_yaml,
+    scene_run,
     to_yaml,
 )
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("cls", [CaptionerConfig, SceneConfig, TrainingConfig, SceneRunConfig])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        CaptionerConfig,
+        CrossEntropyConfig,
+        DataConfig,
+        DecodingConfig,
+        MachineConfig,
+        RateConfig,
+        SceneConfig,
+        SelfCriticalConfig,
+        TrainConfig,
+        ValidationConfig,
+    ],
+)
 def test_every_key_is_explained(cls):
     assert set(explain(cls)) == {item.name for item in dataclasses.fields(cls)}
     assert all(len(text) > 5 for text in explain(cls).values())
 
 
 def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
-    config = SceneRunConfig(model=CaptionerConfig(layers=2, geometry="query+key"))
+    config = TrainConfig(model=CaptionerConfig(layers=2, geometry="query+key"))
     text = to_yaml(config)
     (tmp_path / "run.yaml").write_text(text)
-    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml") == config
+    assert read_yaml(TrainConfig, tmp_path / "run.yaml") == config
     lines = text.splitlines()
     keys = [i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
     assert all(lines[i - 1].lstrip().startswith("#") for i in keys)
@@ -42,12 +62,15 @@ def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
 @pytest.mark.parametrize("model", MODELS)
 def test_shipped_image_configs_are_the_paper_s(model):
     path = ROOT / "configs" / "image" / f"{model.replace('-', '_')}.yaml"
-    assert read_yaml(ModelConfig, path).model == CaptionerConfig.for_model(model)
-    assert path.read_text().endswith(to_yaml(ModelConfig(CaptionerConfig.for_model(model))))
+    wanted = TrainConfig(model=CaptionerConfig.for_model(model))
+    assert read_yaml(TrainConfig, path) == wanted
+    assert path.read_text().endswith(to_yaml(wanted))
 
 
 def test_shipped_toy_config_is_the_demo_s():
-    assert read_yaml(SceneRunConfig, ROOT / "configs" / "toy" / "scenes.yaml") == SceneRunConfig()
+    path = ROOT / "configs" / "toy" / "scenes.yaml"
+    assert read_yaml(TrainConfig, path) == scene_run()
+    assert path.read_text().endswith(to_yaml(scene_run()))
 
 
 def test_the_paper_s_defaults():
@@ -86,40 +109,76 @@ def test_names_agree_with_those_of_nn():
         ("model: 3", "model: expected keys and values, not 3"),
         ("[1, 2]", "expected keys and values"),
         ("model: {layers: [", "run.yaml"),
-        ("training: {learning_rate: -1}", r"training\.learning_rate: -1 must be above 0"),
-        ("training: {learning_rate: .nan}", r"training\.learning_rate: nan is not finite"),
-        ("training: {clip: .inf}", r"training\.clip: inf is not finite"),
+        (
+            "cross_entropy: {rate: {highest: -1}}",
+            r"cross_entropy\.rate\.highest: -1 must be above 0",
+        ),
+        ("self_critical: {temperature: .nan}", r"self_critical\.temperature: nan is not finite"),
+        ("cross_entropy: {clip_norm: .inf}", r"cross_entropy\.clip_norm: inf is not finite"),
         ("model: {geometry: query+query}", r"model\.geometry: .* twice"),
         (
             "model: {geometry: absolute, dim: 36, heads: 4}",
             r"model\.dim: 36 must be divisible by 8",
         ),
-        ("scenes: {fewest: 7}", r"scenes\.fewest: 7 must be below 7"),
+        ("data: {scenes: {fewest: 7}}", r"data\.scenes\.fewest: 7 must be below 7"),
         ("0", "expected keys and values"),
-        ("scenes: {fewest: 5, most: 3}", r"scenes\.most: 3 must be at least 5"),
-        ("scenes: {most: 9}", r"scenes\.most: 9 must be below 7"),
+        ("data: {scenes: {fewest: 5, most: 3}}", r"data\.scenes\.most: 3 must be at least 5"),
+        ("data: {scenes: {most: 9}}", r"data\.scenes\.most: 9 must be below 7"),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path, text, message):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ValueError, match=message):
-        read_yaml(SceneRunConfig, tmp_path / "run.yaml")
+        read_yaml(TrainConfig, tmp_path / "run.yaml")
 
 
 def test_an_empty_file_means_the_defaults(tmp_path):
     (tmp_path / "run.yaml").write_text("")
-    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml") == SceneRunConfig()
+    assert read_yaml(TrainConfig, tmp_path / "run.yaml") == TrainConfig()
 
 
 def test_numbers_as_yaml_has_them(tmp_path):
-    (tmp_path / "run.yaml").write_text("training: {learning_rate: 1e-4}")
-    assert read_yaml(SceneRunConfig, tmp_path / "run.yaml").training.learning_rate == 1e-4
+    (tmp_path / "run.yaml").write_text("cross_entropy: {rate: {highest: 1e-4}}")
+    assert read_yaml(TrainConfig, tmp_path / "run.yaml").cross_entropy.rate.highest == 1e-4
 
 
 def test_a_whole_number_is_a_float_too():
-    assert from_dict(TrainingConfig, {"clip": 2}).clip == 2
+    assert from_dict(CrossEntropyConfig, {"clip_norm": 2}).clip_norm == 2
 
 
 def test_configurations_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         CaptionerConfig().layers = 2
+
+
+def test_a_section_that_is_given_in_part_keeps_its_own_defaults():
+    config = from_dict(TrainConfig, {"self_critical": {"rate": {"highest": 1e-5}}})
+    assert config.self_critical.rate == RateConfig(shape="constant", highest=1e-5, rise=0.0)
+
+
+def test_the_paper_s_schedule():
+    config = TrainConfig()
+    assert config.cross_entropy.epochs == config.self_critical.epochs == 15
+    assert config.cross_entropy.rate == RateConfig("halving", 3e-4, 3.0, 6, 3)
+    assert config.validation.decoding.beam == 3
+    assert config.self_critical.samples == 5
+    assert config.self_critical.end
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("self_critical: {samples: 1}", "no other samples"),
+        ("self_critical: {cider: 0}", "no reward"),
+        ("{cross_entropy: {epochs: 0}, self_critical: {epochs: 0}}", "leave no"),
+        ("data: {folder: x, scenes: {}}", "cannot both"),
+        ("machine: {device: gpu}", "machine.device"),
+        ("validation: {metric: cider}", "validation.metric.*did you mean 'CIDEr'"),
+        ("data: {scenes: 3}", "data.scenes: expected keys and values"),
+        ("seed: -1", "seed: -1"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(tmp_path, text, message):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_yaml(TrainConfig, tmp_path / "run.yaml")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ngsan.__main__ import main
-from ngsan.config import DecodingConfig, SceneRunConfig
+from ngsan.config import DecodingConfig, scene_run
 from ngsan.data.store import FeatureStore
 from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
 from ngsan.data.synthetic.folder import write_scene_folder
@@ -16,7 +16,7 @@ from ngsan.models.saved import save_captioner
 from ngsan.predict import Predictor, best_device, caption_regions
 
 VOCABULARY = scene_vocabulary()
-CONFIG = SceneRunConfig().model
+CONFIG = scene_run().model
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def home(tmp_path_factory):
         torch.manual_seed(seed)
         captioner = build_captioner(CONFIG)
         save_captioner(folder / f"model{seed}", captioner, CONFIG, VOCABULARY)
-    write_scene_folder(folder / "scenes", scenes(), VOCABULARY)
+    write_scene_folder(folder / "scenes", {"test": scenes()}, VOCABULARY)
     return folder
 
 

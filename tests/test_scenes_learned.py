@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from ngsan.config import SceneRunConfig
+from ngsan.config import SceneConfig, scene_run
 from ngsan.data.synthetic import (
     FAMILIES,
     read_claim,
@@ -24,11 +24,12 @@ from ngsan.data.synthetic import (
 from ngsan.models import build_captioner
 from ngsan.predict import caption_regions
 from ngsan.probe import balanced_accuracy, blur, choose_relations
-from ngsan.train.cross_entropy import train
+from ngsan.train.in_memory import train_in_memory
 
-RUN = SceneRunConfig()
+RUN = scene_run()
+SCENES = SceneConfig()
 VOCABULARY = scene_vocabulary()
-LEARNED = list(sample_scenes(RUN.scenes.train, fewest=2, most=2, seed=0))
+LEARNED = list(sample_scenes(SCENES.train, fewest=2, most=2, seed=0))
 LEARNED_BATCH = scenes_to_batch(LEARNED, VOCABULARY)
 UNSEEN = list(sample_scenes(400, fewest=2, most=2, seed=101))
 UNSEEN_BATCH = scenes_to_batch(UNSEEN, VOCABULARY, seed=101)
@@ -114,7 +115,7 @@ def test_with_signed_geometry_direction_can_be_told_too(family):
 def trained_captioner(name):
     torch.manual_seed(1)
     captioner = build_captioner(RUN.model.as_model(name))
-    train(captioner, LEARNED_BATCH, RUN.training)
+    train_in_memory(captioner, LEARNED_BATCH, RUN.cross_entropy)
     return captioner
 
 

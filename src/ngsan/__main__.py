@@ -11,6 +11,7 @@ COMMANDS = {
     "export": "write a model as ONNX files, also in 8 bits for a CPU",
     "plot": "draw figures: metrics by epoch",
     "score": "score a file of captions against references, or check a submission",
+    "train": "train a captioner, by cross-entropy and then self-critically",
 }
 
 

@@ -13,10 +13,10 @@ from ngsan.commands.command_line import run
 from ngsan.config import (
     MODELS,
     CaptionerConfig,
+    CrossEntropyConfig,
     SceneConfig,
-    SceneRunConfig,
-    TrainingConfig,
     check_choice,
+    scene_run,
 )
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.synthetic import (
@@ -29,15 +29,16 @@ from ngsan.data.synthetic import (
     scene_vocabulary,
     scenes_to_batch,
 )
-from ngsan.data.synthetic.folder import write_scene_folder
+from ngsan.data.synthetic.folder import UNSEEN_SEEDS, write_scene_folder
 from ngsan.models import Captioner, build_captioner
 from ngsan.models.saved import save_captioner
 from ngsan.predict import caption_regions
 from ngsan.probe import balanced_accuracy, choose_relations
 from ngsan.text.vocabulary import Vocabulary
-from ngsan.train.cross_entropy import steps_of, train
+from ngsan.train.in_memory import steps_of, train_in_memory
 
-_DEFAULT = SceneRunConfig()
+_DEFAULT = scene_run()
+_SCENES = SceneConfig()
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class _Test:
 def demo(
     compare: str = "san,ng-san",
     model: CaptionerConfig = _DEFAULT.model,
-    scenes: SceneConfig = _DEFAULT.scenes,
-    training: TrainingConfig = _DEFAULT.training,
+    scenes: SceneConfig = _SCENES,
+    training: CrossEntropyConfig = _DEFAULT.cross_entropy,
+    seed: int = 0,
     show: int = 6,
     to: str | None = None,
 ) -> None:
@@ -63,7 +65,8 @@ def demo(
         compare: The models to train, joined by commas: san, n-san, g-san, ng-san.
         model: Shape of the models; norm and geometry are set by each model's name.
         scenes: The scenes.
-        training: The training.
+        training: The training; it neither validates, nor stops early, nor averages.
+        seed: Seed of the weights, of the order of the scenes and of dropout.
         show: How many unseen scenes to caption on the screen.
         to: A folder to keep the trained models and the unseen scenes in, as a dataset, to try the
             other commands on.
@@ -83,9 +86,9 @@ def demo(
     learned = scenes_to_batch(train_scenes, vocabulary, seed=scenes.seed)
     captioners = {}
     for name in names:
-        torch.manual_seed(training.seed)
+        torch.manual_seed(seed)
         captioners[name] = build_captioner(model.as_model(name))
-        _train(console, name, captioners[name], learned, training)
+        _train(console, name, captioners[name], learned, training, seed)
     if to is not None:
         _keep(Path(to), captioners, model, test)
         console.print(f"the models and the unseen scenes are in {to}", highlight=False)
@@ -118,12 +121,17 @@ def _sample(config: SceneConfig, count: int, seed: int) -> Sequence[Scene]:
 
 def _test_set(config: SceneConfig, vocabulary: Vocabulary) -> _Test:
     # A seed of its own: the series of another seed shares no scene with that of training.
-    scenes = _sample(config, config.test, config.seed + 1_000_003)
+    scenes = _sample(config, config.test, config.seed + UNSEEN_SEEDS)
     return _Test(scenes, scenes_to_batch(scenes, vocabulary, seed=config.seed + 1), vocabulary)
 
 
 def _train(
-    console: Console, name: str, captioner: Captioner, data: CaptionBatch, config: TrainingConfig
+    console: Console,
+    name: str,
+    captioner: Captioner,
+    data: CaptionBatch,
+    config: CrossEntropyConfig,
+    seed: int,
 ) -> None:
     columns = (
         TextColumn("training {task.fields[name]}"),
@@ -135,8 +143,12 @@ def _train(
     with Progress(*columns, console=console) as progress:
         steps = steps_of(len(data), config)
         task = progress.add_task("", total=steps, name=f"{name.upper():6}", loss=float("nan"))
-        train(
-            captioner, data, config, lambda loss: progress.update(task, advance=1, loss=loss.item())
+        train_in_memory(
+            captioner,
+            data,
+            config,
+            seed=seed,
+            on_step=lambda loss: progress.update(task, advance=1, loss=loss.item()),
         )
 
 
@@ -146,7 +158,7 @@ def _keep(
     """Writes the models, and the unseen scenes as a dataset."""
     for name, captioner in captioners.items():
         save_captioner(folder / name, captioner, model.as_model(name), test.vocabulary)
-    write_scene_folder(folder / "scenes", test.batch, test.vocabulary)
+    write_scene_folder(folder / "scenes", {"test": test.batch}, test.vocabulary)
 
 
 def _captions(captioner: Captioner, test: _Test) -> list[str]:

@@ -1,4 +1,4 @@
-"""A lock on a dataset folder, so that two imports do not write into it at once."""
+"""A lock on a folder, so that two processes do not write into it at once."""
 
 import fcntl
 import os
@@ -9,24 +9,25 @@ from typing import IO
 
 
 @contextmanager
-def folder_lock(path: Path) -> Iterator[None]:
+def folder_lock(path: Path, what: str = "import into") -> Iterator[None]:
     """Holds a lock for the length of a block; it goes with the process, however that ends.
 
     Args:
         path: The lock's file, in the folder that is locked.
+        what: What the folder is locked for, in words that go before its name.
 
     Raises:
         ValueError: Another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = take_lock(path)
+    lock = take_lock(path, what)
     try:
         yield
     finally:
         release_lock(lock, path)
 
 
-def take_lock(path: Path) -> IO[bytes]:
+def take_lock(path: Path, what: str = "import into") -> IO[bytes]:
     """Takes a lock; the arguments are those of `folder_lock`."""
     while True:
         lock = path.open("ab")
@@ -38,7 +39,7 @@ def take_lock(path: Path) -> IO[bytes]:
         except BlockingIOError:
             lock.close()
             raise ValueError(
-                f"another import into {path.parent} is under way: wait until it has finished"
+                f"another {what} {path.parent} is under way: wait until it has finished"
             ) from None
         except FileNotFoundError:
             pass

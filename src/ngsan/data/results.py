@@ -4,7 +4,6 @@ Nothing about a caption is changed on the way: an empty caption stays, and so do
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +14,7 @@ from ngsan.data.importers.json_stream import stream_items
 from ngsan.data.importers.table_rows import csv_rows, json_rows
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, id_and_file
+from ngsan.durable import write_text
 
 __all__ = ["read_image_ids", "read_references", "read_results", "write_results"]
 
@@ -135,21 +135,7 @@ def write_results(path: str | Path, captions: Mapping[str, str]) -> None:
                 "caption": _text(caption, where, identity),
             }
         )
-    write_whole(path, json.dumps(entries) + "\n")
-
-
-def write_whole(path: str | Path, text: str) -> None:
-    """Writes a text file such that it is never seen half written."""
-    path = Path(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, json.dumps(entries) + "\n")
 
 
 def _coco_references(path: Path) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ngsan.durable import replacing
 from ngsan.metrics.ngrams import ORDERS, Ints, NgramTable, WordStream, distinct
 
 __all__ = ["DocumentFrequencies"]
@@ -136,14 +137,8 @@ class DocumentFrequencies:
             # Differences of sorted keys are small, hence compress well.
             arrays[f"steps_{n}"] = np.diff(keys, prepend=0)
             arrays[f"counts_{n}"] = counts
-        path = Path(path)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(Path(path)) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DocumentFrequencies:

@@ -147,6 +147,7 @@ class WordDecoder(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
+        places: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores the next words; see `Captioner.decode`."""
@@ -159,8 +160,10 @@ class WordDecoder(nn.Module):
         x = self._embed(captions, self.positions(words.shape[-1]))  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
+        if places is not None:
+            x = x.flatten(0, -2).index_select(0, places)
         logits: Tensor = self.output(self.norm(x))
-        return logits if words.ndim == 3 else logits.squeeze(1)
+        return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
 
     def step(
         self,
@@ -262,6 +265,7 @@ class Captioner(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
+        places: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores each next word of captions whose words are given.
@@ -270,21 +274,29 @@ class Captioner(nn.Module):
             words: (B, T) or, for C captions an image, (B, C, T): word ids, the boundary id first.
             memory: (B, N, D) from `encode`.
             mask: (B, N) as given to `encode`.
+            places: (M,) which of the B C T words to score, counted through, where not all are
+                wanted: the vocabulary is what costs most.
             record: A list that the maps of each layer's attention to the regions, (B, H, C T, N),
                 are appended to, or None.
 
         Returns:
-            (B, T, V) or (B, C, T, V): logits of the word that follows each.
+            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
         """
-        logits: Tensor = self.decoder(words, memory, mask, record=record)
+        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
         return logits
 
     def forward(
-        self, features: Tensor, boxes: Tensor | None, mask: Tensor | None, words: Tensor
+        self,
+        features: Tensor,
+        boxes: Tensor | None,
+        mask: Tensor | None,
+        words: Tensor,
+        *,
+        places: Tensor | None = None,
     ) -> Tensor:
         """Encodes regions and scores each next word; arguments as in `encode` and `decode`.
 
         Returns:
-            (B, T, V), or (B, C, T, V) for words (B, C, T).
+            (B, T, V), or (B, C, T, V) for words (B, C, T), or (M, V) for M places.
         """
-        return self.decode(words, self.encode(features, boxes, mask), mask)
+        return self.decode(words, self.encode(features, boxes, mask), mask, places=places)

@@ -1,71 +1,49 @@
-"""Cross-entropy training of a captioner on data that is held in memory."""
+"""Cross-entropy: learning to say what people said.
 
-import math
-from collections.abc import Callable
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `V` vocabulary.
+"""
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ngsan.config import TrainingConfig
-from ngsan.data.batch import CaptionBatch
 from ngsan.models.captioner import Captioner
-from ngsan.nn.geometry import check_boxes
-from ngsan.nn.losses import word_cross_entropy
+from ngsan.nn.losses import real_places, word_cross_entropy_sum
 
 
-def steps_of(count: int, config: TrainingConfig) -> int:
-    """The number of steps that training on `count` images takes."""
-    return config.epochs * math.ceil(count / config.batch_size)
+class CrossEntropyLoss(nn.Module):
+    """The model that is trained, and its loss on given captions."""
 
+    def __init__(
+        self, captioner: Captioner, *, label_smoothing: float = 0.0, capacity: int | None = None
+    ) -> None:
+        """Takes the model.
 
-def rate_at(step: int, steps: int, config: TrainingConfig) -> float:
-    """The learning rate of a step: linear over the first tenth, then a cosine down to zero."""
-    warmup = max(1, steps // 10)
-    if step < warmup:
-        return config.learning_rate * (step + 1) / warmup
-    return config.learning_rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+        Args:
+            captioner: The model.
+            label_smoothing: Share of the probability spread over the vocabulary.
+            capacity: Most real targets of a batch, so that shapes do not depend on values; None
+                to count them, which waits for a device.
+        """
+        super().__init__()
+        self.captioner = captioner
+        self.label_smoothing, self.capacity = label_smoothing, capacity
 
+    def forward(
+        self,
+        features: Tensor,
+        boxes: Tensor | None,
+        mask: Tensor | None,
+        words: Tensor,
+        targets: Tensor,
+        target_mask: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of a batch; arguments as in `CaptionBatch`.
 
-def train(
-    captioner: Captioner,
-    data: CaptionBatch,
-    config: TrainingConfig,
-    on_step: Callable[[Tensor], None] = lambda loss: None,
-) -> None:
-    """Trains a captioner in place.
-
-    Args:
-        captioner: The model.
-        data: What it learns from.
-        config: How.
-        on_step: Called with the loss after every step; to read it waits for the device.
-
-    Note: dropout draws from torch's global generator, which is seeded here.
-    """
-    if data.boxes is not None:
-        check_boxes(data.boxes, data.mask)
-    order = torch.Generator().manual_seed(config.seed)
-    torch.manual_seed(config.seed)
-    optimizer = torch.optim.Adam(captioner.parameters(), betas=(0.9, 0.98))
-    steps, step = steps_of(len(data), config), 0
-    captioner.train()
-    for _ in range(config.epochs):
-        shuffled = torch.randperm(len(data), generator=order)
-        for index in torch.split(shuffled, config.batch_size):
-            batch = data[index]
-            for group in optimizer.param_groups:
-                group["lr"] = rate_at(step, steps, config)
-            logits = captioner(batch.features, batch.boxes, batch.mask, batch.words)
-            loss = word_cross_entropy(
-                logits,
-                batch.targets,
-                batch.target_mask,
-                label_smoothing=config.label_smoothing,
-            )
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.clip)
-            optimizer.step()
-            on_step(loss.detach())
-            step += 1
-    captioner.eval()
+        Returns:
+            The sum over the real targets, and their number.
+        """
+        # Nearly half of the places in a batch of captions are padding.
+        places, real = real_places(target_mask, self.capacity)
+        logits = self.captioner(features, boxes, mask, words, places=places)  # (M, V)
+        chosen = targets.flatten().index_select(0, places)
+        total = word_cross_entropy_sum(logits, chosen, real, label_smoothing=self.label_smoothing)
+        return total, real.sum()

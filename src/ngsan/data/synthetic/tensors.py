@@ -16,7 +16,7 @@ from ngsan.data.collate import TokenTable, pad_regions
 from ngsan.data.store import Regions
 from ngsan.data.synthetic.scene import COLOURS, SHAPES, Scene
 from ngsan.data.synthetic.wording import all_words, sample_captions
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.text.vocabulary import TOKENIZERS, Origin, Vocabulary
 
 FEATURE_DIM = 32
 """Width of a scene object's feature vector."""
@@ -29,7 +29,7 @@ _NOISE = 0.1
 
 def scene_vocabulary() -> Vocabulary:
     """The vocabulary of scene captions."""
-    return Vocabulary(all_words())
+    return Vocabulary(all_words(), origin=Origin(TOKENIZERS["plain"].version, 0, 0))
 
 
 def appearance(scene: Scene, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,131 @@
+"""`ngsan train`: trains a captioner, by cross-entropy and then self-critically."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ngsan.commands.command_line import run
+from ngsan.commands.train_view import TrainView
+from ngsan.config import (
+    CaptionerConfig,
+    CrossEntropyConfig,
+    DataConfig,
+    MachineConfig,
+    SelfCriticalConfig,
+    TrainConfig,
+    ValidationConfig,
+)
+from ngsan.plots import plot_curves, read_curve
+
+_DEFAULT = TrainConfig()
+_CURVE = "curve.png"
+_BETWEEN_CURVES = 60.0
+
+
+def train(
+    output: str | None = None,
+    resume: bool = False,
+    model: CaptionerConfig = _DEFAULT.model,
+    data: DataConfig = _DEFAULT.data,
+    cross_entropy: CrossEntropyConfig = _DEFAULT.cross_entropy,
+    self_critical: SelfCriticalConfig = _DEFAULT.self_critical,
+    validation: ValidationConfig = _DEFAULT.validation,
+    machine: MachineConfig = _DEFAULT.machine,
+    initial: str = _DEFAULT.initial,
+    seed: int = _DEFAULT.seed,
+) -> None:
+    """Trains a captioner, by cross-entropy and then self-critically.
+
+    The best model is the folder itself; the best of each phase, the log, the curve and the state
+    from which an interrupted run goes on are in it, too.
+
+    Args:
+        output: The folder to write to.
+        resume: Go on with the run that is in the folder, if there is one; it ends as if it had
+            never been interrupted.
+        model: The captioner.
+        data: What it learns from.
+        cross_entropy: The first phase.
+        self_critical: The second phase; it begins with the best model of the first.
+        validation: How good the model is after each epoch.
+        machine: Where it runs.
+        initial: A model's folder to begin with its weights; empty for random weights.
+        seed: Seed of the weights, of the order of the images, of dropout and of sampled captions.
+    """
+    if output is None:
+        raise ValueError("say where the model shall be written to: --output DIR")
+    from ngsan.train.run import InterruptedRunError
+    from ngsan.train.run import train as run_training
+
+    config = TrainConfig(
+        model=model,
+        data=data,
+        cross_entropy=cross_entropy,
+        self_critical=self_critical,
+        validation=validation,
+        machine=machine,
+        initial=initial,
+        seed=seed,
+    )
+    console = Console()
+    curve = _CurveDrawer(Path(output), validation.metric)
+    try:
+        with TrainView(console) as view:
+
+            def listen(entry: dict[str, Any]) -> None:
+                view.write(entry)
+                text = curve.write(entry)
+                if text:
+                    view.write({"event": "note", "text": text})
+
+            run_training(config, output, resume=resume, listen=listen)
+    except InterruptedRunError as error:
+        name = signal.Signals(error.number).name
+        print(
+            f"ngsan train: stopped by {name}; the state is saved, --resume goes on",
+            file=sys.stderr,
+        )
+        sys.exit(128 + error.number)
+    finally:
+        _leave()
+
+
+class _CurveDrawer:
+    """Draws the metric by epoch, now and then and at the end (Figure 3 of the paper)."""
+
+    def __init__(self, output: Path, metric: str) -> None:
+        """Takes the run's folder and the metric."""
+        self._output, self._metric = output, metric
+        self._drawn, self._epochs = -_BETWEEN_CURVES, 0
+
+    def write(self, entry: dict[str, Any]) -> str:
+        """Draws if it is time; returns what should be told, if anything."""
+        late = time.monotonic() - self._drawn >= _BETWEEN_CURVES
+        if entry["event"] != "end" and not (entry["event"] == "epoch" and late):
+            return ""
+        from ngsan.train.keeping import LOG
+
+        try:
+            found = read_curve(self._output / LOG, self._metric, "")
+            plot_curves({self._metric: [found]}, self._output / _CURVE)
+        except ValueError as error:
+            return str(error) if entry["event"] == "end" else ""
+        self._drawn = time.monotonic()
+        return f"the curve is in {self._output / _CURVE}" if entry["event"] == "end" else ""
+
+
+def _leave() -> None:
+    """Leaves the other processes, if there are any, in order."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def main(arguments: list[str]) -> None:
+    """Reads the command line and runs the command."""
+    run(train, arguments, "train")

@@ -1,0 +1,46 @@
+"""Configurations: frozen dataclasses, read from and written to YAML with every key explained.
+
+The text under a field is its explanation everywhere: in the YAML that `to_yaml` writes and in the
+command line's help. This package imports no torch.
+"""
+
+from ngsan.config.checks import check_choice, check_range, check_types
+from ngsan.config.data import DataConfig, SceneConfig
+from ngsan.config.decoding import DecodingConfig
+from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
+from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
+from ngsan.config.training import (
+    CrossEntropyConfig,
+    MachineConfig,
+    PhaseConfig,
+    RateConfig,
+    SelfCriticalConfig,
+    TrainConfig,
+    ValidationConfig,
+    scene_run,
+)
+
+__all__ = [
+    "GEOMETRY_TERMS",
+    "MODELS",
+    "CaptionerConfig",
+    "CrossEntropyConfig",
+    "DataConfig",
+    "DecodingConfig",
+    "MachineConfig",
+    "ModelConfig",
+    "PhaseConfig",
+    "RateConfig",
+    "SceneConfig",
+    "SelfCriticalConfig",
+    "TrainConfig",
+    "ValidationConfig",
+    "check_choice",
+    "check_range",
+    "check_types",
+    "explain",
+    "from_dict",
+    "read_yaml",
+    "scene_run",
+    "to_yaml",
+]

@@ -1,0 +1,132 @@
+"""The shape of a captioner."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ngsan.config.checks import check_choice, check_range, check_types
+from ngsan.config.files import from_dict
+
+MODELS: dict[str, dict[str, str]] = {
+    "san": {"norm": "none", "geometry": "none"},
+    "n-san": {"norm": "instance", "geometry": "none"},
+    "g-san": {"norm": "none", "geometry": "query"},
+    "ng-san": {"norm": "instance", "geometry": "query"},
+}
+"""The paper's four models: what each sets in `CaptionerConfig`."""
+
+GEOMETRY_TERMS = ("absolute", "content-independent", "query", "key", "relation")
+"""What `CaptionerConfig.geometry` may sum with `+`; "none" stands alone."""
+
+
+@dataclass(frozen=True)
+class CaptionerConfig:
+    """The shape of an image captioner. The defaults are the paper's NG-SAN."""
+
+    vocab_size: int = 9488
+    """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1."""
+
+    feature_dim: int = 2048
+    """Width of a region's feature vector."""
+
+    dim: int = 512
+    """D, the model's width."""
+
+    heads: int = 8
+    """H, attention heads; a divisor of dim."""
+
+    hidden_dim: int = 2048
+    """Inner width of the feed-forward networks."""
+
+    layers: int = 4
+    """L, layers of the encoder and also of the decoder (paper: 1, 2, 4 or 6)."""
+
+    dropout: float = 0.1
+    """Dropout probability of inputs, attention weights and sub-layers."""
+
+    norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "instance"
+    """Norm inside the encoder's self-attention, Eq. 6-7 (NSA: instance)."""
+
+    norm_of: Literal["query", "key", "both"] = "query"
+    """What that norm is applied to."""
+
+    geometry: str = "query"
+    """Geometry of the encoder: none, absolute, content-independent, query, key, relation, or a
+    sum such as query+key (GSA: query, Eq. 12)."""
+
+    geometry_dim: int = 64
+    """Width of the geometry embedding, Eq. 9."""
+
+    signed_geometry: bool = False
+    """Whether relative geometry also tells left from right and above from below, which Eq. 8
+    does not."""
+
+    decoder_norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "none"
+    """Norm of the queries in the decoder's self-attention. Instance and batch norm are refused:
+    they would see the words still to be written."""
+
+    norm_place: Literal["post", "pre"] = "post"
+    """Layer norm after each residual sum, as in the original Transformer, or before each
+    sub-layer."""
+
+    backend: Literal["fused", "explicit"] = "fused"
+    """How attention is computed; both give the same result, explicit spells the equations out."""
+
+    def __post_init__(self) -> None:
+        """Checks every value.
+
+        Raises:
+            ValueError: A value is of the wrong type or out of range; the message names the key.
+        """
+        check_types(self)
+        if self.decoder_norm in ("instance", "instance-affine", "batch"):
+            raise ValueError(
+                f"decoder_norm: {self.decoder_norm!r} cannot be used in an autoregressive decoder: "
+                "its statistics take in the words that are still to be written. "
+                "Use 'none' or 'layer'"
+            )
+        for name in ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers"):
+            check_range(self, name, at_least=1)
+        check_range(self, "geometry_dim", at_least=1)
+        check_range(self, "dropout", at_least=0, below=1)
+        if self.dim % self.heads:
+            raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
+        if self.dim % 2:
+            raise ValueError(f"dim: {self.dim} must be even, for sinusoidal word positions")
+        for term in self.geometry_terms:
+            check_choice("geometry", term, GEOMETRY_TERMS)
+        if len(set(self.geometry_terms)) < len(self.geometry_terms):
+            raise ValueError(f"geometry: {self.geometry!r} names a term twice")
+        if "absolute" in self.geometry_terms and self.dim % 8:
+            raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
+
+    @property
+    def geometry_terms(self) -> tuple[str, ...]:
+        """The terms that `geometry` sums; none for "none"."""
+        if self.geometry == "none":
+            return ()
+        return tuple(term.strip() for term in self.geometry.split("+"))
+
+    @classmethod
+    def for_model(cls, model: str, **overrides: Any) -> "CaptionerConfig":
+        """The configuration of a named model, with some keys changed.
+
+        Args:
+            model: "san", "n-san", "g-san" or "ng-san".
+            **overrides: Any keys of this class.
+        """
+        check_choice("model", model, tuple(MODELS))
+        return from_dict(cls, {**MODELS[model], **overrides})
+
+    def as_model(self, model: str) -> "CaptionerConfig":
+        """This configuration with the norm and geometry of a named model."""
+        check_choice("model", model, tuple(MODELS))
+        return from_dict(CaptionerConfig, {**dataclasses.asdict(self), **MODELS[model]})
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model alone, as the files of `configs/image` hold it."""
+
+    model: CaptionerConfig = field(default_factory=CaptionerConfig)
+    """The captioner."""

@@ -1,0 +1,112 @@
+"""Files that are on the disk wholly or not at all, whatever ends the process or the machine.
+
+A file is written under a temporary name beside its own, sent to the disk, and only then given its
+name; whoever reads meanwhile, or after a kill, finds the old file or the new one.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""How temporary names end."""
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Gives a temporary path to write to; when the block ends well, it takes the name `path`.
+
+    Args:
+        path: The file to make or to replace. Its folder must be there.
+
+    Yields:
+        Where to write: a name beside `path` that is free. Nothing of it is left when the block
+        fails; a kill may leave it, see `remove_partials`.
+    """
+    path = Path(path)
+    # Two processes that write the same file do not write into each other's.
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        flush(partial)
+        partial.replace(path)
+        flush_folder(path.parent)
+    finally:
+        # Also after success: renaming a hard link of a file to the file itself does nothing.
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes a file whole; an `OSError` names it and leaves the old one as it was."""
+    with replacing(path) as partial:
+        write_unseen(partial, content, name=path)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text file in UTF-8 whole, its line ends as they are."""
+    write_bytes(path, text.encode())
+
+
+def write_unseen(path: Path, content: bytes, *, name: str | Path | None = None) -> None:
+    """Writes a file, and sends it to the disk, where nobody looks yet.
+
+    Args:
+        path: A temporary name, or a place in a folder with one.
+        content: What to write.
+        name: What to call the file in an `OSError`; None for `path`.
+    """
+    with _naming(Path(name or path)), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush(path: str | Path) -> None:
+    """Sends a file's content to the disk."""
+    with Path(path).open("rb") as file, _naming(Path(path)):
+        os.fsync(file.fileno())
+
+
+def flush_folder(folder: str | Path) -> None:
+    """Sends a folder's names, and what was renamed in it, to the disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with _naming(Path(folder)):
+            os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems know no such thing
+            raise
+    finally:
+        os.close(number)
+
+
+def make_folder(folder: str | Path) -> None:
+    """Makes a folder, and those it lies in, such that they last."""
+    folder = Path(folder).absolute()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in new:
+        flush_folder(path.parent)
+
+
+def remove_partials(path: str | Path) -> None:
+    """Removes what kills left of writing `path`, a file with one writer at a time."""
+    path = Path(path)
+    for left in path.parent.iterdir():
+        if left.name.startswith(f"{path.name}.") and left.name.endswith(PARTIAL):
+            left.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Puts a file's name into an `OSError` that has none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -1,0 +1,178 @@
+"""What a run leaves on the disk: its state, the best models, and the weights of the last epochs."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from ngsan.config import TrainConfig
+from ngsan.durable import write_bytes
+from ngsan.models.captioner import Captioner
+from ngsan.models.saved import link_model, on_host, save_captioner
+from ngsan.text.vocabulary import Vocabulary
+from ngsan.train.progress import Best, Progress
+from ngsan.train.state import write_state
+
+STATES = "training"
+"""Where a run has its states."""
+
+LOG = "log.jsonl"
+_EPOCHS = "epochs"
+_EPOCH = re.compile(r"epoch-([0-9]+)\.safetensors")
+
+
+class Keeper:
+    """Writes for a run; only the first of several processes does."""
+
+    def __init__(
+        self,
+        output: Path,
+        config: TrainConfig,
+        vocabulary: Vocabulary,
+        settings: Mapping[str, Any],
+        *,
+        writes: bool,
+        log_position: Callable[[], int],
+        on_save: Callable[[int, float], None],
+    ) -> None:
+        """Takes what is to be written again and again.
+
+        Args:
+            output: The run's folder.
+            config: The run.
+            vocabulary: The model's words.
+            settings: What the run must go on with; see `progress.settings`.
+            writes: Whether this process writes.
+            log_position: Tells the length of the log.
+            on_save: Told the step and how long it took, after every saved state.
+        """
+        self.output, self._config, self._vocabulary = output, config, vocabulary
+        self._settings, self._writes = settings, writes
+        self._log_position, self._on_save = log_position, on_save
+        self._saved = self._since = time.perf_counter()
+        self._step: int | None = None
+
+    def is_time(self) -> bool:
+        """Whether the last saved state is old enough."""
+        return (
+            self._writes and time.perf_counter() - self._saved >= self._config.machine.save_seconds
+        )
+
+    def save(
+        self, progress: Progress, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]
+    ) -> None:
+        """Saves the state.
+
+        Raises:
+            ValueError: A weight is not finite; nothing is written.
+            OSError: It could not be written; the state before is whole.
+        """
+        if not self._writes:
+            return
+        require_finite(weights, progress.step)
+        start = time.perf_counter()
+        progress.seconds += start - self._since
+        self._since = start
+        progress.log = self._log_position()
+        values = {"progress": asdict(progress), "settings": self._settings}
+        write_state(
+            self.output / STATES,
+            progress.step,
+            values,
+            {"weights": weights, "optimizer": memory},
+        )
+        self._saved = time.perf_counter()
+        self._on_save(progress.step, self._saved - start)
+
+    def phase_folder(self, phase: str) -> Path:
+        """Where the best model of a phase is."""
+        return self.output / phase
+
+    def keep_best(
+        self, progress: Progress, best: Best, captioner: Captioner, weights: Mapping[str, Tensor]
+    ) -> None:
+        """Keeps a model that is the best of its phase, and of the run if it is that, too."""
+        of_run = progress.best is None or best.value > progress.best.value
+        progress.phase_best = best
+        progress.best = best if of_run else progress.best
+        if not self._writes:
+            return
+        require_finite(weights, progress.step)
+        folder = self.phase_folder(best.phase)
+        save_captioner(
+            folder,
+            captioner,
+            self._config.model,
+            self._vocabulary,
+            run=self._config,
+            metrics={"phase": best.phase, "epoch": best.epoch, **best.metrics},
+            tensors=weights,
+        )
+        if of_run:
+            link_model(folder, self.output)
+
+    def keep_epoch(self, epoch: int, weights: Mapping[str, Tensor], count: int) -> None:
+        """Keeps the weights after an epoch, and forgets those of more than `count` epochs."""
+        if not count or not self._writes:
+            return
+        folder = self.output / _EPOCHS
+        folder.mkdir(exist_ok=True)
+        write_bytes(folder / f"epoch-{epoch:04d}.safetensors", save(on_host(weights)))
+        for old, path in self._epochs():
+            if old <= epoch - count or old > epoch:
+                path.unlink()
+
+    def average_epochs(self, count: int) -> tuple[list[int], dict[str, Tensor]] | None:
+        """The mean of the weights that `keep_epoch` kept.
+
+        Returns:
+            The epochs and the weights; None if there are fewer than two.
+        """
+        kept = self._epochs() if count else []
+        if len(kept) < 2:
+            return None
+        total: dict[str, Tensor] = {}
+        for _, path in kept:
+            for name, tensor in load_file(path).items():
+                wide = tensor.double() if tensor.is_floating_point() else tensor
+                total[name] = total[name] + wide if name in total else wide
+        like = load_file(kept[-1][1])
+        mean = {
+            name: (tensor / len(kept)).to(like[name].dtype)
+            if like[name].is_floating_point()
+            else like[name]
+            for name, tensor in total.items()
+        }
+        return [epoch for epoch, _ in kept], mean
+
+    def forget_epochs(self) -> None:
+        """Removes what `keep_epoch` kept."""
+        if self._writes:
+            shutil.rmtree(self.output / _EPOCHS, ignore_errors=True)
+
+    def _epochs(self) -> list[tuple[int, Path]]:
+        found = []
+        for path in sorted((self.output / _EPOCHS).glob("epoch-*")):
+            match = _EPOCH.fullmatch(path.name)
+            if match:
+                found.append((int(match[1]), path))
+        return found
+
+
+def require_finite(weights: Mapping[str, Tensor], step: int) -> None:
+    """Raises a `ValueError` that names the first weights that are not all finite numbers."""
+    floating = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
+    finite = torch.stack([tensor.isfinite().all() for tensor in floating.values()])
+    if not bool(finite.all()):
+        name = list(floating)[int((~finite).nonzero()[0])]
+        raise ValueError(
+            f"the weights {name} are no longer numbers by step {step}: lower rate.highest or "
+            "clip_norm, and look at the features with ngsan data inspect"
+        )

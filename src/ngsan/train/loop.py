@@ -1,0 +1,354 @@
+"""The loop: phases, epochs, steps.
+
+Everything that a step depends on is explicit: the weights, the optimizer's memory and `Progress`.
+The order of the images, dropout and sampled captions follow from the seed and the number of the
+step. So a run that was stopped anywhere and taken up again ends as if it had never been stopped.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from ngsan.config import TrainConfig
+from ngsan.data.sampler import BatchSampler, SamplerState, random_keys
+from ngsan.models.captioner import Captioner
+from ngsan.models.saved import load_captioner
+from ngsan.train.feed import Feed
+from ngsan.train.keeping import Keeper, require_finite
+from ngsan.train.phases import Phase
+from ngsan.train.progress import Best, Progress
+from ngsan.train.schedule import rate_at
+from ngsan.train.step import (
+    CapturedStep,
+    Clip,
+    Step,
+    build_optimizer,
+    load_optimizer,
+    optimizer_tensors,
+)
+from ngsan.train.validation import Validation
+
+Listen = Callable[[dict[str, Any]], None]
+
+_FIRST_LOOK = 4
+"""Batches that are looked at before the first step of self-critical learning."""
+
+
+class StoppedError(Exception):
+    """The run was asked to stop, and its state is saved."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run; none of them changes but the weights."""
+
+    config: TrainConfig
+    fabric: Fabric
+    captioner: Captioner
+    writer: Captioner
+    """The same model in evaluation mode, for captions; `refresh` gives it the weights."""
+
+    feed: Feed
+    validation: Validation
+    phases: Sequence[Callable[[], Phase]]
+    """Each makes its phase when its turn has come."""
+
+    keeper: Keeper
+    compiled: bool
+    stop: Event
+    """Set to ask for a stop after the present step."""
+
+    listen: Listen
+
+    def refresh(self) -> None:
+        """Gives the writer the weights of the moment."""
+        theirs = self.writer.state_dict(keep_vars=True).values()
+        ours = self.captioner.state_dict(keep_vars=True).values()
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [tensor.data for tensor in theirs], [tensor.data for tensor in ours]
+            )
+
+
+def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
+    """Trains until the end of the last phase.
+
+    Args:
+        run: The parts.
+        progress: Where the run stands; it is kept up to date.
+        memory: What the optimizer remembers of the phase that the run is in; empty at its
+            beginning.
+
+    Raises:
+        StoppedError: The run was asked to stop.
+    """
+    while progress.phase < len(run.phases):
+        phase = run.phases[progress.phase]()
+        _run_phase(run, phase, progress, memory)
+        memory = {}
+        run.keeper.forget_epochs()
+        progress.epochs_before += progress.epoch
+        progress.phase, progress.begun, progress.epoch = progress.phase + 1, False, 0
+
+
+def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Tensor]) -> None:
+    config = phase.config
+    if not progress.begun and progress.phase_best is not None:
+        run.fabric.barrier()  # the phase before has left its best model by now
+        best, _, _ = load_captioner(run.keeper.phase_folder(progress.phase_best.phase))
+        run.captioner.load_state_dict(best.state_dict())
+    run.captioner.train()
+    device = run.fabric.device
+    optimizer = build_optimizer(run.captioner, device)
+    load_optimizer(optimizer, run.captioner, memory)
+    if run.compiled:
+        phase.module.compile(dynamic=False)
+    module = run.fabric.setup_module(phase.module)
+    plain = Step(run.fabric, module, optimizer, Clip(config.clip_value, config.clip_norm))
+    step: Step | CapturedStep = plain
+    if run.compiled and run.fabric.world_size == 1:
+        step = CapturedStep(plain, run.captioner, optimizer)
+
+    def save() -> None:
+        run.keeper.save(
+            progress, run.captioner.state_dict(), optimizer_tensors(optimizer, run.captioner)
+        )
+
+    if not progress.begun:
+        progress.begun, progress.phase_best, progress.waited = True, None, 0
+        if phase.uses_writer:
+            _look_before(run, phase, module, progress)
+        save()
+    while progress.epoch < config.epochs and not _is_enough(run, phase, progress):
+        started = time.perf_counter()
+        _run_epoch(run, phase, step, progress, save)
+        _end_epoch(run, phase, progress, save, started)
+    _average(run, phase, progress)
+
+
+def _is_enough(run: Run, phase: Phase, progress: Progress) -> bool:
+    """Whether the phase ends early."""
+    patience = phase.config.patience
+    enough = bool(patience) and progress.waited >= patience and not progress.position
+    if enough:
+        metric = run.config.validation.metric
+        run.listen(
+            {
+                "event": "stop",
+                "reason": f"no better {metric} for {progress.waited} epochs",
+                "phase": phase.name,
+                "epoch": progress.run_epoch,
+            }
+        )
+    return enough
+
+
+def _sampler(run: Run, phase: Phase, progress: Progress) -> BatchSampler:
+    return BatchSampler.from_state(
+        SamplerState(run.config.seed, progress.run_epoch, progress.position),
+        len(run.feed.dataset),
+        phase.config.batch_size,
+        rank=run.fabric.global_rank,
+        world_size=run.fabric.world_size,
+    )
+
+
+def _run_epoch(
+    run: Run, phase: Phase, step: Step | CapturedStep, progress: Progress, save: Callable[[], None]
+) -> None:
+    """The steps of an epoch that are left."""
+    sampler = _sampler(run, phase, progress)
+    meter = Meter(run, phase, progress, len(sampler))
+    for batch, places in run.feed.batches(sampler):
+        rate = rate_at(
+            phase.config.rate,
+            step=progress.epoch * len(sampler) + progress.position,
+            steps=len(sampler),
+            epochs=phase.config.epochs,
+        )
+        if phase.uses_writer:
+            run.refresh()
+        inputs, more = phase.prepare(batch, places, progress.step, report=meter.will_report())
+        seed_dropout(run.fabric, run.config.seed, progress.step)
+        sums = step(inputs, rate)
+        progress.step, progress.position = progress.step + 1, progress.position + 1
+        meter.add(torch.cat((sums, _over_processes(run.fabric, more))), rate)
+        if progress.position == len(sampler):
+            break  # the epoch's end is saved when it has been validated
+        if run.stop.is_set() or run.keeper.is_time():
+            progress.sums = meter.epoch_sums()
+            save()
+            if run.stop.is_set():
+                raise StoppedError
+    progress.sums = meter.epoch_sums()
+
+
+def _end_epoch(
+    run: Run, phase: Phase, progress: Progress, save: Callable[[], None], started: float
+) -> None:
+    """Validates, keeps the best model, and saves the state."""
+    run.refresh()
+    numbers = phase.numbers(progress.sums)
+    require_finite(run.captioner.state_dict(), progress.step)
+    metrics, seconds = run.validation()
+    progress.epoch, progress.position, progress.sums = progress.epoch + 1, 0, []
+    value = metrics[run.config.validation.metric]
+    here = Best(phase.name, progress.run_epoch, value, metrics)
+    better = progress.phase_best is None or value > progress.phase_best.value
+    progress.waited = 0 if better else progress.waited + 1
+    run.keeper.keep_epoch(here.epoch, run.captioner.state_dict(), phase.config.average)
+    if better:
+        run.keeper.keep_best(progress, here, run.captioner, run.captioner.state_dict())
+    run.listen(
+        {
+            "event": "epoch",
+            "phase": phase.name,
+            "epoch": progress.run_epoch,
+            "step": progress.step,
+            **numbers,
+            "metrics": metrics,
+            "best": better,
+            "seconds": time.perf_counter() - started,
+            "validation_seconds": seconds,
+        }
+    )
+    save()
+    if run.stop.is_set():
+        raise StoppedError
+
+
+def _average(run: Run, phase: Phase, progress: Progress) -> None:
+    """Tries the average of the last epochs' weights, and keeps it if it is better."""
+    run.fabric.barrier()  # the first process may still be writing them
+    averaged = run.keeper.average_epochs(phase.config.average)
+    if averaged is None:
+        return
+    epochs, weights = averaged
+    trained = {name: tensor.clone() for name, tensor in run.captioner.state_dict().items()}
+    run.captioner.load_state_dict(weights)
+    run.refresh()
+    run.captioner.load_state_dict(trained)
+    metrics, _ = run.validation()
+    value = metrics[run.config.validation.metric]
+    better = progress.phase_best is None or value > progress.phase_best.value
+    if better:
+        here = Best(phase.name, 0, value, metrics)
+        run.keeper.keep_best(progress, here, run.captioner, weights)
+    run.listen(
+        {
+            "event": "average",
+            "phase": phase.name,
+            "epochs": epochs,
+            "metrics": metrics,
+            "best": better,
+        }
+    )
+
+
+@torch.no_grad()
+def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Progress) -> None:
+    """Reports reward, length and entropy before the first step."""
+    run.refresh()
+    rows = []
+    for number, (batch, places) in enumerate(run.feed.batches(_sampler(run, phase, progress))):
+        if number == _FIRST_LOOK:
+            break
+        inputs, more = phase.prepare(batch, places, progress.step + number, report=True)
+        seed_dropout(run.fabric, run.config.seed, progress.step)
+        sums = torch.stack([part.double() for part in module(**inputs)])
+        rows.append(_over_processes(run.fabric, torch.cat((sums, more))))
+    numbers = phase.numbers(torch.stack(rows).sum(0).tolist())
+    del numbers["loss"]
+    run.listen({"event": "before", "phase": phase.name, "epoch": progress.run_epoch, **numbers})
+
+
+class Meter:
+    """Adds up what steps report, and tells it every now and then."""
+
+    def __init__(self, run: Run, phase: Phase, progress: Progress, steps: int) -> None:
+        """Takes up an epoch where it stands."""
+        self._run, self._phase, self._progress, self._steps = run, phase, progress, steps
+        self._epoch: Tensor | None = None
+        if progress.sums:
+            self._epoch = torch.tensor(progress.sums, dtype=torch.double, device=run.fabric.device)
+        self._lately: Tensor | None = None
+        self._count, self._since = 0, time.perf_counter()
+
+    def will_report(self) -> bool:
+        """Whether the step that comes next is reported."""
+        progress, every = self._progress, self._run.config.machine.log_steps
+        return (progress.step + 1) % every == 0 or progress.position + 1 == self._steps
+
+    def add(self, row: Tensor, rate: float) -> None:
+        """Takes in a step that has just been counted."""
+        self._epoch = row.clone() if self._epoch is None else self._epoch + row
+        self._lately = row if self._lately is None else self._lately + row
+        self._count += 1
+        progress = self._progress
+        if progress.step % self._run.config.machine.log_steps and progress.position < self._steps:
+            return
+        numbers = self._phase.numbers(self._lately.tolist())
+        self._require_finite(numbers)
+        seconds = (time.perf_counter() - self._since) / self._count
+        self._run.listen(
+            {
+                "event": "step",
+                "phase": self._phase.name,
+                "epoch": progress.run_epoch + 1,
+                "step": progress.step,
+                "of_epoch": progress.position,
+                **numbers,
+                "rate": rate,
+                "images_per_second": self._phase.config.batch_size / seconds,
+                "seconds_left": seconds * self._steps_left(),
+            }
+        )
+        self._lately, self._count, self._since = None, 0, time.perf_counter()
+
+    def epoch_sums(self) -> list[float]:
+        """What the epoch adds up to so far; waits for the device.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        sums: list[float] = [] if self._epoch is None else self._epoch.tolist()
+        self._require_finite(self._phase.numbers(sums) if sums else {})
+        return sums
+
+    def _require_finite(self, numbers: dict[str, float]) -> None:
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"the {name} is {value} by step {self._progress.step} ({self._phase.name}, "
+                    f"epoch {self._progress.run_epoch + 1}): lower rate.highest or clip_norm, and "
+                    "look at the features with ngsan data inspect"
+                )
+
+    def _steps_left(self) -> int:
+        """Steps to the end of the run, as if all phases had this one's steps."""
+        config = self._run.config
+        total = config.cross_entropy.epochs + config.self_critical.epochs
+        done = self._progress.run_epoch * self._steps + self._progress.position
+        return max(0, total * self._steps - done)
+
+
+def seed_dropout(fabric: Fabric, seed: int, step: int) -> None:
+    """Makes the random numbers of a step depend on nothing but its number and the process."""
+    number = int(random_keys(1, seed, step, fabric.global_rank)[0]) >> 1
+    if fabric.device.type == "cuda":
+        torch.cuda.default_generators[fabric.device.index or 0].manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
+def _over_processes(fabric: Fabric, sums: Tensor) -> Tensor:
+    if fabric.world_size == 1 or not sums.numel():
+        return sums
+    return cast(Tensor, fabric.all_reduce(sums, reduce_op="sum"))

@@ -1,0 +1,84 @@
+"""The processes and devices of a run."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from types import FrameType
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+
+from ngsan.config import MachineConfig
+
+
+def build_fabric(config: MachineConfig) -> Fabric:
+    """The processes of a run; those that `torchrun` has started, or as many as configured.
+
+    Raises:
+        ValueError: There are no such devices.
+    """
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", config.processes))
+    world = int(os.environ.get("WORLD_SIZE", local * config.nodes))
+    nodes = max(1, world // local)
+    cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not cuda:
+        raise ValueError("machine.device: there is no GPU here that torch can use; take cpu")
+    kind = "cuda" if config.device == "cuda" or (config.device == "auto" and cuda) else "cpu"
+    if kind == "cuda" and local > torch.cuda.device_count():
+        raise ValueError(
+            f"machine.processes: {local} processes need as many GPUs, and there are "
+            f"{torch.cuda.device_count()}"
+        )
+    backend = "nccl" if kind == "cuda" else "gloo"
+    return Fabric(
+        accelerator=kind,
+        devices=local,
+        num_nodes=nodes,
+        strategy=DDPStrategy(process_group_backend=backend) if local * nodes > 1 else "auto",
+        precision="bf16-mixed" if precision_of(config, kind) == "bfloat16" else "32-true",
+    )
+
+
+def precision_of(config: MachineConfig, device: str) -> str:
+    """The precision of matrix products on a kind of device."""
+    if config.precision != "auto":
+        return config.precision
+    return "bfloat16" if device == "cuda" else "float32"
+
+
+def device_name(device: torch.device) -> str:
+    """What a device is called."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+@contextmanager
+def stop_on_signals(event: Event, *, first: bool) -> Iterator[list[int]]:
+    """Sets an event on SIGTERM or SIGINT, so that a run can save its state before it stops.
+
+    Args:
+        event: The event.
+        first: Whether this is the first process. The others leave the stop to it: they end when
+            it has gone.
+
+    Yields:
+        A list to which the signal's number is appended.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if first:
+            event.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

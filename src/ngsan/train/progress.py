@@ -1,0 +1,130 @@
+"""Where a run stands."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ngsan.config import TrainConfig
+
+
+@dataclass
+class Best:
+    """The best model so far."""
+
+    phase: str
+    """Of which phase it is."""
+
+    epoch: int
+    """After which epoch of the run; 0 for weights that were averaged over several."""
+
+    value: float
+    """What it reached in the metric that decides."""
+
+    metrics: dict[str, float]
+    """All it reached."""
+
+
+@dataclass
+class Progress:
+    """All that changes in a run besides the weights and what the optimizer remembers."""
+
+    phase: int = 0
+    """Which phase, from 0."""
+
+    begun: bool = False
+    """Whether the weights are already those that the phase begins with."""
+
+    epoch: int = 0
+    """Epochs of the phase that are done."""
+
+    position: int = 0
+    """Steps of the epoch that are done."""
+
+    step: int = 0
+    """Steps of the run that are done."""
+
+    epochs_before: int = 0
+    """Epochs that the phases before took."""
+
+    sums: list[float] = field(default_factory=list)
+    """What the steps of the epoch add up to."""
+
+    best: Best | None = None
+    """Of the whole run."""
+
+    phase_best: Best | None = None
+    """Of the phase."""
+
+    waited: int = 0
+    """Epochs since the phase's best."""
+
+    seconds: float = 0.0
+    """How long the run has taken."""
+
+    log: int = 0
+    """Bytes of the log."""
+
+    done: bool = False
+    """Whether the run is over."""
+
+    @property
+    def run_epoch(self) -> int:
+        """Epochs of the run that are done."""
+        return self.epochs_before + self.epoch
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "Progress":
+        """Takes up what `asdict` gave.
+
+        Raises:
+            ValueError: The values are not those of a run.
+        """
+        try:
+            bests = {
+                name: None if values[name] is None else Best(**values[name])
+                for name in ("best", "phase_best")
+            }
+            return cls(**{**values, **bests})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the saved progress is not that of this version: {error}") from error
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
+    """What two nested mappings differ in, one line each with its dotted key."""
+    lines = []
+    for key in (*before, *(key for key in now if key not in before)):
+        path = f"{where}.{key}" if where else str(key)
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += differences(old, new, path)
+        elif old != new:
+            lines.append(f"{path}: {old!r} before, {new!r} now")
+    return lines
+
+
+def settings(config: TrainConfig, precision: str, data: Mapping[str, str]) -> dict[str, Any]:
+    """All that decides what a run learns, as JSON values.
+
+    Args:
+        config: The run.
+        precision: Of the matrix products.
+        data: Signatures of the datasets; they stand for the folder, which may move.
+    """
+    values = asdict(config)
+    del values["machine"], values["data"]["folder"]
+    return {**values, "precision": precision, "signatures": dict(data)}
+
+
+def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: Sequence[str]) -> None:
+    """Refuses to go on with other settings.
+
+    Raises:
+        ValueError: Something differs; names everything that does.
+    """
+    lines = differences(before, now)
+    if lines:
+        listed = "".join(f"\n  {line}" for line in lines)
+        raise ValueError(
+            f"{'/'.join(where)}: the run was begun with other settings, so it cannot go on with "
+            f"these; put them back, or begin another run in another folder:{listed}"
+        )

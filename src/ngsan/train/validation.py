@@ -1,0 +1,80 @@
+"""How good a model is, on a split that it does not learn from."""
+
+import time
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+
+from ngsan.config import ValidationConfig
+from ngsan.data.dataset import CaptionDataset
+from ngsan.data.resident import ResidentDataset
+from ngsan.evaluate import score_results
+from ngsan.models.captioner import Captioner
+from ngsan.predict import Predictor, constraints_of
+
+
+class Validation:
+    """Captions a split with a model, and scores the captions."""
+
+    def __init__(
+        self,
+        writer: Captioner,
+        dataset: CaptionDataset,
+        resident: ResidentDataset | None,
+        config: ValidationConfig,
+        fabric: Fabric,
+    ) -> None:
+        """Takes the parts.
+
+        Args:
+            writer: The model, whose weights may change from call to call.
+            dataset: The split.
+            resident: The same in the device's memory, or None.
+            config: How captions are written.
+            fabric: The processes, which share the work.
+        """
+        self._predictor = Predictor(writer, dataset.vocabulary)
+        self._dataset, self._config, self._fabric = dataset, config, fabric
+        self._images: CaptionDataset | ResidentDataset = dataset if resident is None else resident
+        self._references = {
+            image: dataset.captions(place) for place, image in enumerate(dataset.ids)
+        }
+        constraints_of(config.decoding, dataset.vocabulary)  # words that it lacks are found early
+
+    def __call__(self) -> tuple[dict[str, float], float]:
+        """Validates.
+
+        Returns:
+            The scores by name, 0 to 100 (CIDEr 0 to 1000), the same in every process; and the
+            seconds it took.
+        """
+        start = time.perf_counter()
+        captions = self._captions()
+        if self._fabric.world_size > 1:
+            parts: list[dict[str, str]] = [{} for _ in range(self._fabric.world_size)]
+            torch.distributed.all_gather_object(parts, captions)
+            captions = {image: text for part in parts for image, text in part.items()}
+        scores = score_results(
+            {image: captions[image] for image in self._references}, self._references
+        )
+        return dict(scores.values), time.perf_counter() - start
+
+    def _captions(self) -> dict[str, str]:
+        """The captions of this process's share of the images."""
+        places = np.arange(self._fabric.global_rank, len(self._dataset), self._fabric.world_size)
+        whole = min(self._config.batch_size, len(places))
+        captions: dict[str, str] = {}
+        for start in range(0, len(places), max(1, whole)):
+            mine = places[start : start + whole]
+            # All batches have one shape, so that work captured on a GPU serves all of them.
+            filled = np.pad(mine, (0, whole - len(mine)), mode="edge")
+            batch = self._images.batch(filled)
+            found = self._predictor.caption(
+                batch.features, batch.boxes, batch.mask, decoding=self._config.decoding, first=start
+            )
+            captions.update(
+                (image, best.text)
+                for image, (best, *_) in zip(batch.ids[: len(mine)], found, strict=False)
+            )
+        return captions

@@ -1,0 +1,336 @@
+import errno
+import json
+import os
+import shutil
+
+import pytest
+import torch
+
+from ngsan.train import state as module
+from ngsan.train.state import read_state, write_state
+from tests.kills import end_of, fork, kills, random_kills
+
+
+def content(number):
+    """The progress and tensors of a step; every step has its own."""
+    progress = {"step": number, "phase": "cross-entropy", "best": 0.1 + number, "seen": [1, None]}
+    values = torch.linspace(number, number + 1, 12).view(3, 4)
+    return progress, {
+        "weights": {"a": values, "b": values.to(torch.bfloat16).T, "c": values[0].half()},
+        "optimizer": {
+            "0.exp_avg": values.double(),
+            "0.step": torch.tensor(float(number)),
+            "random": torch.arange(5, dtype=torch.uint8),
+            "none": torch.zeros(0, 3),
+            "flag": torch.tensor(True),
+        },
+        "empty": {},
+    }
+
+
+def write(folder, number):
+    return write_state(folder, number, *content(number))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def unexpected(message):
+    raise AssertionError(message)
+
+
+def check(state, number):
+    progress, tensors = content(number)
+    assert state.progress == progress
+    assert state.tensors.keys() == tensors.keys()
+    for group, named in tensors.items():
+        assert state.tensors[group].keys() == named.keys()
+        for name, tensor in named.items():
+            found = state.tensors[group][name]
+            assert found.dtype == tensor.dtype
+            assert torch.equal(found, tensor), name
+
+
+def test_what_is_written_is_read(tmp_path):
+    folder = tmp_path / "run" / "state"
+    assert write(folder, 12) == folder / "step-00000012"
+    check(read_state(str(folder), unexpected), 12)
+    assert names(folder) == ["step-00000012"]
+    assert names(folder / "step-00000012") == [
+        "empty.safetensors",
+        "manifest.json",
+        "optimizer.safetensors",
+        "progress.json",
+        "weights.safetensors",
+    ]
+
+
+def test_numbers_of_the_progress_are_exact(tmp_path):
+    progress = {"a": 0.1 + 0.2, "b": 5e-324, "c": 2**70, "d": -0.0, "e": {"ü": ["\x00", True]}}
+    write_state(tmp_path, 0, progress, {})
+    found = read_state(tmp_path, unexpected).progress
+    assert found == progress
+    assert str(found) == str(progress)
+
+
+def test_a_tensor_on_a_gpu(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    progress, tensors = content(3)
+    there = {
+        group: {name: tensor.cuda() for name, tensor in named.items()}
+        for group, named in tensors.items()
+    }
+    write_state(tmp_path, 3, progress, there)
+    check(read_state(tmp_path, unexpected), 3)
+
+
+def test_without_a_state(tmp_path):
+    assert read_state(tmp_path / "nowhere", unexpected) is None
+    for name in ("partial-12", "step-1", "step-00000001.old", "other"):
+        (tmp_path / name).mkdir()
+    assert read_state(tmp_path, unexpected) is None
+
+
+def test_the_newest_two_are_kept(tmp_path):
+    for number in (5, 50, 100, 99_999_999, 100_000_000):
+        write(tmp_path, number)
+        check(read_state(tmp_path, unexpected), number)
+    assert names(tmp_path) == ["step-100000000", "step-99999999"]
+
+
+def test_a_step_that_is_written_again(tmp_path):
+    write(tmp_path, 1)
+    first = write(tmp_path, 2)
+    for turn in range(1, 12):
+        progress, tensors = content(2)
+        again = write_state(tmp_path, 2, {**progress, "turn": turn}, tensors)
+        assert again.name == f"{first.name}-{turn}"
+        assert read_state(tmp_path, unexpected).progress["turn"] == turn
+    assert len(names(tmp_path)) == 2
+    write(tmp_path, 3)
+    assert names(tmp_path) == ["step-00000002-11", "step-00000003"]
+
+
+def test_a_run_that_went_back_has_the_newest_state(tmp_path):
+    write(tmp_path, 10)
+    later = write(tmp_path, 20)
+    (later / "manifest.json").unlink()
+    write(tmp_path, 15)
+    check(read_state(tmp_path, unexpected), 15)
+    assert names(tmp_path) == ["step-00000010", "step-00000015"]
+
+
+def test_only_what_is_ours_is_removed(tmp_path):
+    others = ["partial-results", "step-1", "notes"]
+    for name in (*others, "partial-123"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "file").touch()
+    for number in range(4):
+        write(tmp_path, number)
+    assert names(tmp_path) == sorted(["file", *others, "step-00000002", "step-00000003"])
+
+
+FILES = ("manifest.json", "progress.json", "weights.safetensors", "optimizer.safetensors")
+
+
+def damage(path, how):
+    data = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[:-1])
+    elif how == "longer":
+        path.write_bytes(data + b" ")
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        path.write_bytes(data[: len(data) // 2] + b"\x07" + data[len(data) // 2 + 1 :])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "longer", "empty", "flipped"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_state_is_passed_over(tmp_path, name, how):
+    write(tmp_path, 1)
+    newest = write(tmp_path, 2)
+    damage(newest / name, how)
+    if (name, how) == ("manifest.json", "longer"):  # a space at the end of JSON says nothing else
+        check(read_state(tmp_path, unexpected), 2)
+        return
+    told = []
+    check(read_state(tmp_path, told.append), 1)
+    (message,) = told
+    assert message.startswith(f"{newest}: {name} ")
+    assert message.endswith("; going on from the state before")
+
+
+def test_every_byte_of_a_state_counts(tmp_path):
+    write_state(tmp_path, 1, {"a": 1.5}, {"weights": {"b": torch.ones(3)}})
+    state = tmp_path / "step-00000001"
+    before = read_state(tmp_path, unexpected)
+    for path in state.iterdir():
+        data = path.read_bytes()
+        for place in range(len(data)):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(ValueError, match=f"no training state .* is whole: {state}: "):
+                read_state(tmp_path, unexpected)
+        path.write_bytes(data)
+    assert read_state(tmp_path, unexpected).progress == before.progress
+
+
+def test_when_no_state_is_whole(tmp_path):
+    states = [write(tmp_path, number) for number in (1, 2)]
+    (states[0] / "progress.json").unlink()
+    (states[1] / "weights.safetensors").unlink()
+    told = []
+    with pytest.raises(ValueError, match="no training state of .* is whole") as caught:
+        read_state(tmp_path, told.append)
+    for problem in ("2: weights.safetensors is missing", "1: progress.json is missing"):
+        assert f"step-0000000{problem}" in str(caught.value)
+    assert len(told) == 1
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    write(tmp_path, 1)
+    newest = write(tmp_path, 2)
+    (newest / "weights.safetensors").unlink()
+    (newest / "weights.safetensors").mkdir()
+    told = []
+    check(read_state(tmp_path, told.append), 1)
+    assert "weights.safetensors cannot be read: Is a directory" in told[0]
+
+
+def resign(state, **changes):
+    """Changes a manifest and signs it anew."""
+    path = state / "manifest.json"
+    manifest = {**json.loads(path.read_text("utf-8")), **changes}
+    manifest["sha256"] = module._checksum(manifest)
+    path.write_text(json.dumps(manifest), "utf-8")
+
+
+def test_a_state_of_another_version_or_without_progress(tmp_path):
+    state = write(tmp_path, 1)
+    resign(state, format=2)
+    with pytest.raises(ValueError, match="manifest.json has format 2, known is 1"):
+        read_state(tmp_path, unexpected)
+    resign(state, format=1, files={})
+    with pytest.raises(ValueError, match="progress.json is not JSON"):
+        read_state(tmp_path, unexpected)
+
+
+@pytest.mark.parametrize(
+    ("progress", "message"),
+    [
+        ({"a": {"b": [0.0, float("nan")]}}, r"progress.a.b\[1\]: nan is not a finite number"),
+        ({"best": float("-inf")}, "progress.best: -inf is not a finite number"),
+        ({"a": {1: 2}}, "progress.a: the key 1 is not a string"),
+        ({"a": torch.ones(())}, r"progress.a: tensor\(1.\) is no JSON value"),
+    ],
+)
+def test_progress_that_would_not_come_back(tmp_path, progress, message):
+    with pytest.raises(ValueError, match=message):
+        write_state(tmp_path / "run", 1, progress, {})
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="group '../a': use only"):
+        write_state(tmp_path / "run", 1, {}, {"../a": {}})
+    with pytest.raises(ValueError, match="number: -1 must be at least 0"):
+        write_state(tmp_path / "run", -1, {}, {})
+
+
+@pytest.mark.parametrize("number", [30, 20, 15])
+def test_a_kill_leaves_the_old_state_or_the_new_one(tmp_path, number):
+    write(tmp_path / "old", 10)
+    write(tmp_path / "old", 20)
+    folder, found = tmp_path / "run", []
+    shutil.copytree(tmp_path / "old", folder)
+    for _ in kills(lambda: write_state(folder, number, {"new": True}, content(1)[1])):
+        state = read_state(folder, unexpected)
+        found.append("new" in state.progress)
+        if not found[-1]:
+            check(state, 20)
+        write(folder, 40)  # whatever was left, the run goes on
+        check(read_state(folder, unexpected), 40)
+        assert len(names(folder)) == 2
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "old", folder)
+    assert found == sorted(found)
+    assert not found[0]
+    assert found[-1]
+
+
+def test_a_kill_at_the_first_state(tmp_path):
+    found = []
+    for _ in kills(lambda: write(tmp_path / "run", 1)):
+        found.append(read_state(tmp_path / "run", unexpected))
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    assert found[0] is None
+    check(found[-1], 1)
+
+
+def test_kills_at_random_moments(tmp_path):
+    write(tmp_path, 0)
+    reached = [0]
+
+    def go_on(turn):
+        write(tmp_path, reached[0] + turn + 1)
+
+    for _ in random_kills(go_on, times=25, longest=0.05):
+        state = read_state(tmp_path, unexpected)
+        check(state, state.progress["step"])
+        assert state.progress["step"] >= reached[0]
+        reached[0] = state.progress["step"]
+    assert reached[0]
+    write(tmp_path, reached[0] + 1)
+    assert len(names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_full_disk_leaves_the_states_that_were_there(tmp_path, monkeypatch, after):
+    write(tmp_path, 1)
+    last = write(tmp_path, 2)
+    fsync, left = os.fsync, [after]
+
+    def full(number):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    if after == 7:  # three groups, progress, manifest and two folders are on the disk by then
+        write(tmp_path, 3)
+        return
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write(tmp_path, 3)
+    monkeypatch.undo()
+    assert caught.value.errno == errno.ENOSPC
+    assert f"the training state {tmp_path / 'step-00000003'} could not be" in str(caught.value)
+    if after < 6:
+        assert str(caught.value).endswith(f"; {last} is intact")
+        assert names(tmp_path) == ["step-00000001", "step-00000002"]
+        check(read_state(tmp_path, unexpected), 2)
+    write(tmp_path, 4)
+    check(read_state(tmp_path, unexpected), 4)
+
+
+def test_a_limit_of_the_system(tmp_path):
+    resource = pytest.importorskip("resource")
+    big = {"weights": {"a": torch.zeros(5000)}}
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        message = "weights.safetensors of the training state .* could not .*: File too large; "
+        with pytest.raises(OSError, match=message + "there is no earlier one"):
+            write_state(tmp_path, 1, {}, big)
+        write(tmp_path, 2)
+        with pytest.raises(OSError, match=message + ".*step-00000002 is intact"):
+            write_state(tmp_path, 3, {}, big)
+
+    assert end_of(fork(limited)) == 0
+    assert names(tmp_path) == ["step-00000002"]
+    check(read_state(tmp_path, unexpected), 2)
