@@ -1,14 +1,15 @@
 """How fast a captioner is trained, beside a plain loop as public captioners have it.
 
     python benchmarks/training.py --json training.json
-    python benchmarks/training.py --quick
+    python benchmarks/training.py --schedule --json schedule.json
 
-On a GPU: one short run of `ngsan train` for each figure, then the paper's whole schedule, 15 epochs
-of cross-entropy and 15 of self-critical learning with validation after each, which takes some
-minutes; `--quick` leaves that out. The data has the size of COCO: 113,287 images of 36 x 2048
-numbers, five captions each, a vocabulary of 9,488. Features are random, and captions are random
-words of COCO's lengths. Figures include everything that a step does, reading of batches and
-logging included.
+On a GPU: one short run of the trainer for each figure, which takes five minutes, most of it to
+compile. `--schedule` runs the paper's whole schedule instead, 15 epochs of cross-entropy and 15 of
+self-critical learning with validation after each; it takes nine.
+
+The data has the size of COCO: 113,287 images of 36 x 2048 numbers, five captions each, a vocabulary
+of 9,488. Features are random, and captions are random words of COCO's lengths. Figures include
+everything that a step does, reading of batches and logging included.
 
 The plain loop (`plain_training.py`) spells attention out, repeats the encoder for every caption,
 has no cache and rewards strings in Python. `--device cpu` tries the script at a small size.
@@ -87,16 +88,15 @@ class RandomDataset(CaptionDataset):
         words = 1 + (random.zipf(1.2, int(lengths.sum())) - 1) % size
         self.rows = CaptionRows.of_counts(np.full(images, CAPTIONS), seed=seed)
         self.tokens = TokenTable.of_lengths(words, lengths)
+        self._words, self._ends = words.tolist(), [0, *lengths.cumsum().tolist()]
         self.signature = f"random-{seed}-{images}"
 
     def captions(self, index: int) -> list[str]:
         """The captions of an image."""
-        found = []
-        for caption in range(index * CAPTIONS, (index + 1) * CAPTIONS):
-            start, end = self.tokens.offsets[caption : caption + 2].tolist()
-            words = self.vocabulary.decode(self.tokens.tokens[start:end].tolist())
-            found.append(" ".join(words))
-        return found
+        names, ends = self.vocabulary.words, self._ends
+        captions = range(index * CAPTIONS, (index + 1) * CAPTIONS)
+        rows = [self._words[ends[caption] : ends[caption + 1]] for caption in captions]
+        return [" ".join([names[word - 1] for word in row]) for row in rows]
 
 
 class Watch:
@@ -198,6 +198,11 @@ def whole_schedule(options) -> dict[str, float]:
         if later:
             found[f"{phase}, whole epoch with validation, s"] = statistics.median(later)
         found[f"{phase}, batch {batch}, whole schedule, images/s"] = watch.speed(phase, batch)
+    on_gpu = options.device == "cuda"
+    held = resident_bytes(learned) + resident_bytes(validated)
+    if on_gpu:
+        peak = (torch.cuda.max_memory_allocated() - held) / 2**30
+        found["peak memory beside the data, GiB"] = peak
     found["validation, s"] = statistics.median(entry["validation_seconds"] for entry in epochs)
     return found
 
@@ -277,52 +282,46 @@ def plain_speeds(options) -> dict[str, float]:
     return found
 
 
-def measure(options) -> dict[str, float]:
-    """All figures."""
-    device = torch.device(options.device)
-    found = {"matrix products, TFLOP/s": matrix_rate(device)}
-    report(found, found)
-    cross, cross_memory = short_run(options, "ng-san", options.batch, critical=False)
+class Figures:
+    """Figures that are printed and written as they come."""
+
+    def __init__(self, options, setting: dict[str, str]) -> None:
+        """Takes where to."""
+        self._file, self.found = options.json, {**setting}
+
+    def __call__(self, more: dict[str, float]) -> None:
+        """Takes in some figures."""
+        for what, figure in more.items():
+            print(f"{what:58} {figure:12,.2f}", flush=True)
+        self.found.update(more)
+        if self._file:
+            Path(self._file).write_text(json.dumps(self.found, indent=1) + "\n")
+
+
+def measure(options, report: Figures) -> None:
+    """The figures of short runs."""
+    device, batch = torch.device(options.device), options.batch
+    cross, cross_memory = short_run(options, "ng-san", batch, critical=False)
     learned, _ = data_of(options, 64, 1)
     flops = step_flops(configuration(options, "ng-san", 1).model, learned, device)
-    report(
-        found,
-        {
-            f"cross-entropy, batch {options.batch}, images/s": cross,
-            "cross-entropy, TFLOP/s": cross * flops / 1e12,
-            "cross-entropy, peak memory beside the data, GiB": cross_memory,
-        },
-    )
-    plain_san, _ = short_run(options, "san", options.batch, critical=False)
-    report(found, {f"SAN, cross-entropy, batch {options.batch}, images/s": plain_san})
-    report(found, {"NSA and GSA cost over SAN, %": 100 * (plain_san / cross - 1)})
-    small, _ = short_run(options, "ng-san", options.batch // 4, critical=False)
-    report(found, {f"cross-entropy, batch {options.batch // 4}, images/s": small})
-    critical, critical_memory = short_run(options, "ng-san", options.batch, critical=True)
-    report(
-        found,
-        {
-            f"self-critical, batch {options.batch}, images/s": critical,
-            "self-critical, peak memory beside the data, GiB": critical_memory,
-            "self-critical over cross-entropy, peak memory": critical_memory / (cross_memory or 1),
-        },
-    )
+    report({f"cross-entropy, batch {batch}, images/s": cross})
+    report({"cross-entropy, TFLOP/s": cross * flops / 1e12})
+    report({"cross-entropy, peak memory beside the data, GiB": cross_memory})
+    plain_san, _ = short_run(options, "san", batch, critical=False)
+    report({f"SAN, cross-entropy, batch {batch}, images/s": plain_san})
+    report({"NSA and GSA cost over SAN, %": 100 * (plain_san / cross - 1)})
+    small, _ = short_run(options, "ng-san", batch // 4, critical=False)
+    report({f"cross-entropy, batch {batch // 4}, images/s": small})
+    critical, critical_memory = short_run(options, "ng-san", batch, critical=True)
+    report({f"self-critical, batch {batch}, images/s": critical})
+    report({"self-critical, peak memory beside the data, GiB": critical_memory})
+    report({"self-critical over cross-entropy, memory": critical_memory / (cross_memory or 1)})
     plain = plain_speeds(options)
-    report(found, plain)
+    report(plain)
     by_phase = {"cross-entropy": cross, "self-critical": critical}
     for what, speed in plain.items():
         phase = what.split(",")[0].removeprefix("plain ")
-        report(found, {f"{phase}, times the plain loop": by_phase[phase] / speed})
-    if not options.quick:
-        report(found, whole_schedule(options))
-    return found
-
-
-def report(found: dict[str, float], more: dict[str, float]) -> None:
-    """Prints and keeps figures."""
-    for what, figure in more.items():
-        print(f"{what:58} {figure:12,.2f}", flush=True)
-    found.update(more)
+        report({f"{phase}, times the plain loop": by_phase[phase] / speed})
 
 
 def main() -> None:
@@ -330,7 +329,7 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("--quick", action="store_true", help="leave the whole schedule out")
+    parser.add_argument("--schedule", action="store_true", help="run the whole schedule instead")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda else "cpu")
     parser.add_argument("--batch", type=int, help="images in a step; 256 on a GPU")
     parser.add_argument("--short", type=int, help="steps of a short run; 160 on a GPU")
@@ -347,10 +346,12 @@ def main() -> None:
     options.regions, options.feature_dim = (36, 2048) if on_gpu else (6, 16)
     name = torch.cuda.get_device_name() if on_gpu else "CPU"
     print(f"torch {torch.__version__}, {name}", flush=True)
-    found = measure(options)
-    if options.json:
-        setting = {"torch": torch.__version__, "device": name}
-        Path(options.json).write_text(json.dumps({**setting, **found}, indent=1) + "\n")
+    report = Figures(options, {"torch": torch.__version__, "device": name})
+    report({"matrix products, TFLOP/s": matrix_rate(torch.device(options.device))})
+    if options.schedule:
+        report(whole_schedule(options))
+    else:
+        measure(options, report)
 
 
 if __name__ == "__main__":

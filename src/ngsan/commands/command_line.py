@@ -1,8 +1,9 @@
 """What the commands share: command lines and progress."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from rich.console import Console
@@ -14,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+T = TypeVar("T")
 
 
 class Parser(ArgumentParser):
@@ -38,6 +41,32 @@ def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=Parser)
+
+
+def config_parser(config: type[T], name: str, text: str) -> Parser:
+    """The command line of a command that takes a whole configuration.
+
+    Its keys become options such as `--model.layers 2`, and `--config` reads them from a YAML file;
+    later words override earlier ones. The command may add options of its own.
+
+    Args:
+        config: The configuration's class.
+        name: The command's name.
+        text: What it does.
+    """
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    usage = f"ngsan {name} [--config FILE] [--KEY VALUE ...]"
+    parser = Parser(prog=f"ngsan {name}", usage=usage, description=text)
+    parser.add_argument("--config", action="config", help="a YAML file with any of the keys")
+    parser.add_class_arguments(config, as_group=False)
+    return parser
+
+
+def take_config(parser: Parser, options: Any, config: type[T]) -> T:
+    """The configuration among the options that a parser of `config_parser` has read."""
+    made = parser.instantiate_classes(options)
+    names = [item.name for item in dataclasses.fields(config)]  # type: ignore[arg-type]
+    return config(**{name: made[name] for name in names})
 
 
 def importer_parser(

@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from ngsan.commands.command_line import run
-from ngsan.config import MODELS, CaptionerConfig, ModelConfig, to_yaml
+from ngsan.commands.command_line import config_parser, take_config
+from ngsan.config import MODELS, CaptionerConfig, TrainConfig, to_yaml
 
 PAPER_MILLIONS = {
     "san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
@@ -14,18 +14,20 @@ PAPER_MILLIONS = {
 """Parameter counts that the paper prints, in millions, by model and number of layers."""
 
 
-def describe(model: CaptionerConfig = CaptionerConfig(), yaml: bool = False) -> None:  # noqa: B008
-    """Prints what a configuration builds: parameters by part, and of the paper's four models.
+DESCRIPTION = """Prints what a configuration builds: parameters by part, and of the paper's four
+models; the paper's NG-SAN unless told otherwise."""
+
+
+def describe(config: TrainConfig, *, yaml: bool = False) -> None:
+    """Prints what a configuration builds.
 
     Args:
-        model: The model's shape; the paper's NG-SAN unless told otherwise.
+        config: A run's configuration.
         yaml: Print the configuration instead, as YAML with every key explained.
     """
-    console = Console()
+    console, model = Console(), config.model
     if yaml:
-        console.print(
-            to_yaml(ModelConfig(model)), end="", highlight=False, markup=False, soft_wrap=True
-        )
+        console.print(to_yaml(config), end="", highlight=False, markup=False, soft_wrap=True)
         return
     console.print(_parts(model))
     console.print(_models(model))
@@ -90,4 +92,11 @@ def _models(config: CaptionerConfig) -> Table:
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
-    run(describe, arguments, "describe")
+    parser = config_parser(TrainConfig, "describe", DESCRIPTION)
+    parser.add_argument(
+        "--yaml",
+        action="store_true",
+        help="print the configuration instead, as YAML with every key explained",
+    )
+    options = parser.parse_args(arguments)
+    describe(take_config(parser, options, TrainConfig), yaml=options.yaml)

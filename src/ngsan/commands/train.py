@@ -8,73 +8,40 @@ from typing import Any
 
 from rich.console import Console
 
-from ngsan.commands.command_line import run
+from ngsan.commands.command_line import Parser, config_parser, take_config
 from ngsan.commands.train_view import TrainView
-from ngsan.config import (
-    CaptionerConfig,
-    CrossEntropyConfig,
-    DataConfig,
-    MachineConfig,
-    SelfCriticalConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from ngsan.config import TrainConfig
 from ngsan.plots import plot_curves, read_curve
 
-_DEFAULT = TrainConfig()
+DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically. The best model is
+the output folder itself; the best of each phase, the log, the curve and the state from which an
+interrupted run goes on are in it, too."""
+
 _CURVE = "curve.png"
 _BETWEEN_CURVES = 60.0
 
 
-def train(
-    output: str | None = None,
-    resume: bool = False,
-    model: CaptionerConfig = _DEFAULT.model,
-    data: DataConfig = _DEFAULT.data,
-    cross_entropy: CrossEntropyConfig = _DEFAULT.cross_entropy,
-    self_critical: SelfCriticalConfig = _DEFAULT.self_critical,
-    validation: ValidationConfig = _DEFAULT.validation,
-    machine: MachineConfig = _DEFAULT.machine,
-    initial: str = _DEFAULT.initial,
-    seed: int = _DEFAULT.seed,
-) -> None:
-    """Trains a captioner, by cross-entropy and then self-critically.
+def make_parser() -> Parser:
+    """The command line."""
+    parser = config_parser(TrainConfig, "train", DESCRIPTION)
+    parser.add_argument("--output", metavar="DIR", type=str, required=True, help="where to")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run that is in the folder, if there is one; it ends as if it had "
+        "never been interrupted",
+    )
+    return parser
 
-    The best model is the folder itself; the best of each phase, the log, the curve and the state
-    from which an interrupted run goes on are in it, too.
 
-    Args:
-        output: The folder to write to.
-        resume: Go on with the run that is in the folder, if there is one; it ends as if it had
-            never been interrupted.
-        model: The captioner.
-        data: What it learns from.
-        cross_entropy: The first phase.
-        self_critical: The second phase; it begins with the best model of the first.
-        validation: How good the model is after each epoch.
-        machine: Where it runs.
-        initial: A model's folder to begin with its weights; empty for random weights.
-        seed: Seed of the weights, of the order of the images, of dropout and of sampled captions.
-    """
-    if output is None:
-        raise ValueError("say where the model shall be written to: --output DIR")
+def train(config: TrainConfig, output: str, *, resume: bool) -> None:
+    """Trains, and shows how it goes."""
     from ngsan.train.run import InterruptedRunError
     from ngsan.train.run import train as run_training
 
-    config = TrainConfig(
-        model=model,
-        data=data,
-        cross_entropy=cross_entropy,
-        self_critical=self_critical,
-        validation=validation,
-        machine=machine,
-        initial=initial,
-        seed=seed,
-    )
-    console = Console()
-    curve = _CurveDrawer(Path(output), validation.metric)
+    curve = _CurveDrawer(Path(output), config.validation.metric)
     try:
-        with TrainView(console) as view:
+        with TrainView(Console()) as view:
 
             def listen(entry: dict[str, Any]) -> None:
                 view.write(entry)
@@ -128,4 +95,7 @@ def _leave() -> None:
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
-    run(train, arguments, "train")
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    config = take_config(parser, options, TrainConfig)
+    train(config, options.output, resume=options.resume)

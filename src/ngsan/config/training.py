@@ -147,7 +147,7 @@ class ValidationConfig:
     metric: Literal["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr"] = "CIDEr"
     """What the best model is best in."""
 
-    batch_size: int = 250
+    batch_size: int = 500
     """Images captioned at a time."""
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class MachineConfig:
     """Processes that read batches ahead."""
 
     save_seconds: float = 300.0
-    """Longest time from one saved state to the next; it is saved after every epoch, too."""
+    """Time from one saved state to the next; a phase's beginning and end are saved, too."""
 
     log_steps: int = 20
     """Steps from one line of the log to the next."""
@@ -268,7 +268,7 @@ def scene_run() -> TrainConfig:
             clip_norm=1.0,
         ),
         self_critical=SelfCriticalConfig(
-            epochs=2,
+            epochs=1,
             batch_size=32,
             rate=RateConfig(shape="constant", highest=1e-4, rise=0.0),
             clip_value=0.0,

@@ -73,6 +73,7 @@ class ResidentDataset(Dataset[CaptionBatch]):
         self._tokens = dataset.tokens.to(self.device)
         self._features, self._boxes = self._load(int(counts.sum()))
         every = np.arange(int(dataset.rows.offsets[-1]))
+        self._even = int(counts[0]) if (counts == counts[0]).all() else None
         self._most_captions = int(np.diff(dataset.rows.offsets).max())
         self._most_words = dataset.tokens.width(every)
 
@@ -130,6 +131,13 @@ class ResidentDataset(Dataset[CaptionBatch]):
 
     def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Features, boxes and mask of images (B, 1), padded to a width."""
+        if self._even == width:
+            # Every image has so many regions: nothing to pad.
+            whole = images.squeeze(1)
+            features = self._features.view(-1, width, self._features.shape[1])[whole]
+            boxes = None if self._boxes is None else self._boxes.view(-1, width, 4)[whole]
+            mask = torch.ones(len(whole), width, dtype=torch.bool, device=self.device)
+            return features.to(self.dataset.dtype), boxes, mask
         places = torch.arange(width, device=self.device)
         mask = places < self._counts[images]  # (B, N)
         held = torch.where(mask, self._starts[images] + places, 0)

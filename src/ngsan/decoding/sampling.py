@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ngsan.decoding.constraints import Constraints
@@ -18,6 +19,9 @@ from ngsan.decoding.result import Written
 from ngsan.decoding.search import Search
 
 _FREE = Constraints()
+
+_BLOCK = 128
+"""Words whose probabilities are summed together, so that most of them are looked at only once."""
 
 _SIDE_BY_SIDE = 32
 """Most samples of an image at a time; see `ngsan.nn.cache` for why many side by side cost more."""
@@ -97,6 +101,7 @@ class Sampling(_Walk):
         longest: int = 20,
         boundary: int = 0,
         constraints: Constraints = _FREE,
+        look: bool = True,
     ) -> None:
         """Takes the model and how to draw.
 
@@ -111,6 +116,7 @@ class Sampling(_Walk):
             longest: T.
             boundary: The id that begins and ends a caption.
             constraints: Conditions on captions.
+            look: See `Search`.
         """
         if samples < 1:
             raise ValueError(f"samples: {samples} must be at least 1")
@@ -120,6 +126,7 @@ class Sampling(_Walk):
             longest=longest,
             boundary=boundary,
             constraints=constraints,
+            look=look,
         )
         self.samples = samples
         if not temperature > 0 or math.isinf(temperature):
@@ -154,7 +161,8 @@ class Sampling(_Walk):
         parts = []
         for first in range(0, self.samples, self.rows):
             with torch.inference_mode():
-                self._samples.copy_(torch.arange(first, first + self.rows))
+                # On the device: a copy from the host would wait for all that it has to do.
+                torch.arange(first, first + self.rows, out=self._samples)
             parts.append(super().run())
         words = torch.cat([part.words for part in parts], 1)[:, : self.samples]
         log_probs = torch.cat([part.word_log_probs for part in parts], 1)[:, : self.samples]
@@ -166,13 +174,8 @@ class Sampling(_Walk):
         kept = log_probs - log_probs.amax(-1, keepdim=True).clamp(min=-1e30)
         if self.temperature != 1:
             kept = kept / self.temperature
-        masses = self._truncate(kept).exp().cumsum(-1)
-        total = masses[..., -1:]
-        drawn = uniforms(self._seed, self._keys, self._samples, self.position).unsqueeze(-1)
-        # Below the total, also after rounding: a word without probability is never the first whose
-        # cumulated mass exceeds the number.
-        number = torch.minimum(drawn * total, torch.nextafter(total, torch.zeros_like(total)))
-        words = torch.searchsorted(masses, number, right=True).squeeze(-1)
+        drawn = uniforms(self._seed, self._keys, self._samples, self.position)
+        words = draw(self._truncate(kept).exp(), drawn)
         # Where nothing is allowed the search ends up past the last word.
         return words.clamp(max=log_probs.shape[-1] - 1)
 
@@ -187,3 +190,34 @@ class Sampling(_Walk):
             ranked = ranked.masked_fill(before >= self.top_p, -math.inf)
             log_probs = torch.full_like(log_probs, -math.inf).scatter(-1, places, ranked)
         return log_probs
+
+
+def draw(masses: Tensor, drawn: Tensor) -> Tensor:
+    """Draws words by their probability mass: the first whose cumulated mass exceeds a number.
+
+    First a block of words is found and then a word in it, as cumulating all of a vocabulary takes
+    longer than all else about a draw. A word without mass is never drawn.
+
+    Args:
+        masses: (..., V) of at least 0; they need not sum to one.
+        drawn: (...) numbers in [0, 1).
+
+    Returns:
+        (...) words; V or above where there is no mass at all.
+    """
+    blocks = F.pad(masses, (0, -masses.shape[-1] % _BLOCK))
+    blocks = blocks.view(*masses.shape[:-1], blocks.shape[-1] // _BLOCK, _BLOCK)
+    ends = blocks.sum(-1).cumsum(-1)  # (..., blocks)
+    number = _below(drawn.unsqueeze(-1) * ends[..., -1:], ends[..., -1:])
+    block = torch.searchsorted(ends, number, right=True).clamp(max=ends.shape[-1] - 1)
+    start = F.pad(ends, (1, 0)).gather(-1, block)
+    inside = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK)).squeeze(-2)
+    cumulated = inside.cumsum(-1)
+    rest = _below((number - start).clamp(min=0), cumulated[..., -1:])
+    word = block * _BLOCK + torch.searchsorted(cumulated, rest, right=True)
+    return word.squeeze(-1)
+
+
+def _below(number: Tensor, bound: Tensor) -> Tensor:
+    """A number that is below the bound, also after rounding."""
+    return torch.minimum(number, torch.nextafter(bound, torch.zeros_like(bound)))

@@ -2,7 +2,7 @@
 
 A search keeps all it knows in tensors whose shapes never change and writes them in place. So its
 step can be captured as a CUDA graph and replayed: neither Python nor the device waits for the
-other. Whether all captions have ended is looked at every few steps only.
+other. Whether all captions have ended is looked at every few steps only, or never.
 
 Shapes: `B` images, `R` captions an image that are written side by side, `T` most words.
 """
@@ -34,6 +34,7 @@ class Search(ABC):
         longest: int,
         boundary: int,
         constraints: Constraints,
+        look: bool = True,
     ) -> None:
         """Allocates the state.
 
@@ -43,6 +44,8 @@ class Search(ABC):
             longest: T, most words of a caption.
             boundary: The id that begins and ends a caption.
             constraints: Conditions on captions.
+            look: Whether to look every few steps if all captions have ended, which waits for the
+                device; among very many there is always one that has not.
         """
         if longest < 1:
             raise ValueError(f"longest: {longest} must be at least 1 word")
@@ -54,6 +57,7 @@ class Search(ABC):
                 f"than {_MOST_WORDS:,} words: lower longest, the beam or the number of words that "
                 "must occur"
             )
+        self._look = look
         self.model, self.rows, self.longest, self.boundary = model, rows, longest, boundary
         self.rules = Rules(
             constraints,
@@ -81,7 +85,7 @@ class Search(ABC):
                         self._several(left)
                     else:
                         self._steps()
-                    if left > self._block and bool(self.finished()):
+                    if self._look and left > self._block and bool(self.finished()):
                         break
             found = self.result()
         with torch.inference_mode(mode=False):  # so that a loss may be taken of what was written

@@ -214,7 +214,9 @@ class GeometryBias(nn.Module):
                 biases.append(self.content_independent(embedded).relu().permute(0, 3, 1, 2))
             if self.query is not None:
                 query = self.query(x).unflatten(-1, (self.heads, self.width))  # (B, N, H, G)
-                biases.append(torch.einsum("bihg,bijg->bhij", query, embedded))
+                # With the heads last, matrices of any number of regions are aligned in memory.
+                pairs = torch.einsum("bijg,bihg->bijh", embedded, query)
+                biases.append(pairs.permute(0, 3, 1, 2))
             if self.key is not None:
                 key = self.key(x).unflatten(-1, (self.heads, self.width))
                 biases.append(torch.einsum("bjhg,bijg->bhij", key, embedded))

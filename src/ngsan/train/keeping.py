@@ -4,6 +4,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ class Keeper:
         self._settings, self._writes = settings, writes
         self._log_position, self._on_save = log_position, on_save
         self._saved = self._since = time.perf_counter()
-        self._step: int | None = None
+        self._pen = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def is_time(self) -> bool:
         """Whether the last saved state is old enough."""
@@ -76,6 +78,7 @@ class Keeper:
         """
         if not self._writes:
             return
+        self.wait()
         require_finite(weights, progress.step)
         start = time.perf_counter()
         progress.seconds += start - self._since
@@ -104,7 +107,15 @@ class Keeper:
         progress.best = best if of_run else progress.best
         if not self._writes:
             return
+        self.wait()
         require_finite(weights, progress.step)
+        held = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
+        # Training goes on meanwhile; no state is saved that knows of a model not yet written.
+        self._writing = self._pen.submit(self._write_best, best, captioner, held, of_run=of_run)
+
+    def _write_best(
+        self, best: Best, captioner: Captioner, weights: Mapping[str, Tensor], *, of_run: bool
+    ) -> None:
         folder = self.phase_folder(best.phase)
         save_captioner(
             folder,
@@ -117,6 +128,16 @@ class Keeper:
         )
         if of_run:
             link_model(folder, self.output)
+
+    def wait(self) -> None:
+        """Waits until the best model is written.
+
+        Raises:
+            OSError: It could not be.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def keep_epoch(self, epoch: int, weights: Mapping[str, Tensor], count: int) -> None:
         """Keeps the weights after an epoch, and forgets those of more than `count` epochs."""

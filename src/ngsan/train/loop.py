@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Event
 from typing import Any, cast
 
@@ -69,12 +70,17 @@ class Run:
 
     def refresh(self) -> None:
         """Gives the writer the weights of the moment."""
-        theirs = self.writer.state_dict(keep_vars=True).values()
-        ours = self.captioner.state_dict(keep_vars=True).values()
         with torch.no_grad():
-            torch._foreach_copy_(
-                [tensor.data for tensor in theirs], [tensor.data for tensor in ours]
-            )
+            torch._foreach_copy_(*self._weights)
+
+    @cached_property
+    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The writer's weights and those that are trained; they stay where they are."""
+        theirs, ours = (
+            [tensor.data for tensor in model.state_dict(keep_vars=True).values()]
+            for model in (self.writer, self.captioner)
+        )
+        return theirs, ours
 
 
 def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
@@ -101,6 +107,7 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
 def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Tensor]) -> None:
     config = phase.config
     if not progress.begun and progress.phase_best is not None:
+        run.keeper.wait()
         run.fabric.barrier()  # the phase before has left its best model by now
         best, _, _ = load_captioner(run.keeper.phase_folder(progress.phase_best.phase))
         run.captioner.load_state_dict(best.state_dict())
@@ -219,7 +226,9 @@ def _end_epoch(
             "validation_seconds": seconds,
         }
     )
-    save()
+    last = progress.epoch == phase.config.epochs
+    if last or run.stop.is_set() or run.keeper.is_time():
+        save()
     if run.stop.is_set():
         raise StoppedError
 
@@ -269,6 +278,28 @@ def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Prog
     run.listen({"event": "before", "phase": phase.name, "epoch": progress.run_epoch, **numbers})
 
 
+class Later:
+    """Numbers on a device, on their way to the host while it goes on."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        """Starts the copy."""
+        self._event: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+        else:
+            self._numbers = numbers
+
+    def read(self) -> list[float]:
+        """The numbers, when they have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[float] = self._numbers.tolist()
+        return values
+
+
 class Meter:
     """Adds up what steps report, and tells it every now and then."""
 
@@ -280,6 +311,7 @@ class Meter:
             self._epoch = torch.tensor(progress.sums, dtype=torch.double, device=run.fabric.device)
         self._lately: Tensor | None = None
         self._count, self._since = 0, time.perf_counter()
+        self._waiting: tuple[Later, dict[str, Any]] | None = None
 
     def will_report(self) -> bool:
         """Whether the step that comes next is reported."""
@@ -294,23 +326,36 @@ class Meter:
         progress = self._progress
         if progress.step % self._run.config.machine.log_steps and progress.position < self._steps:
             return
-        numbers = self._phase.numbers(self._lately.tolist())
-        self._require_finite(numbers)
         seconds = (time.perf_counter() - self._since) / self._count
+        known = {
+            "step": progress.step,
+            "of_epoch": progress.position,
+            "rate": rate,
+            "images_per_second": self._phase.config.batch_size / seconds,
+            "seconds_left": seconds * self._steps_left(),
+        }
+        self.flush()
+        self._waiting = Later(self._lately), known
+        if not self._lately.is_cuda or progress.position == self._steps:
+            self.flush()
+        self._lately, self._count, self._since = None, 0, time.perf_counter()
+
+    def flush(self) -> None:
+        """Reports what waits for the device: to read a number at once would keep it waiting."""
+        if self._waiting is None:
+            return
+        (later, known), self._waiting = self._waiting, None
+        numbers = self._phase.numbers(later.read())
+        self._require_finite(numbers)
         self._run.listen(
             {
                 "event": "step",
                 "phase": self._phase.name,
-                "epoch": progress.run_epoch + 1,
-                "step": progress.step,
-                "of_epoch": progress.position,
+                "epoch": self._progress.run_epoch + 1,
+                **known,
                 **numbers,
-                "rate": rate,
-                "images_per_second": self._phase.config.batch_size / seconds,
-                "seconds_left": seconds * self._steps_left(),
             }
         )
-        self._lately, self._count, self._since = None, 0, time.perf_counter()
 
     def epoch_sums(self) -> list[float]:
         """What the epoch adds up to so far; waits for the device.
@@ -318,6 +363,7 @@ class Meter:
         Raises:
             ValueError: A number is not finite.
         """
+        self.flush()
         sums: list[float] = [] if self._epoch is None else self._epoch.tolist()
         self._require_finite(self._phase.numbers(sums) if sums else {})
         return sums

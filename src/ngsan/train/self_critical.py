@@ -30,6 +30,9 @@ from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
 _SEEDS = 0x9E3779B97F4A7C15
 _KEPT = 2
 
+_MANY = 512
+"""Samples of which one or the other always takes all steps."""
+
 
 @dataclass(frozen=True)
 class SampledCaptions:
@@ -87,6 +90,10 @@ class SelfCritical:
             longest: T.
             seed: Of the samples.
         """
+        if baseline not in ("samples", "greedy"):
+            raise ValueError(f"baseline: {baseline!r} is not one of samples, greedy")
+        if writer.training:
+            raise ValueError("the writer must be in evaluation mode, or it samples with dropout")
         if baseline == "samples" and samples < 2:
             raise ValueError(
                 f"samples: {samples} has no other samples to be compared with; take 2 or more, or "
@@ -179,6 +186,7 @@ class SelfCritical:
             longest=self.longest,
             boundary=BOUNDARY,
             constraints=self._constraints,
+            look=len(batch) * self.samples < _MANY,
         )
         greedy = Greedy(
             steps, longest=self.longest, boundary=BOUNDARY, constraints=self._constraints
