@@ -21,6 +21,7 @@ import json
 import statistics
 import tempfile
 import time
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -223,7 +224,8 @@ def configuration(options, name: str, batch: int) -> TrainConfig:
 def data_of(options, images: int, validated: int) -> tuple[RandomDataset, RandomDataset]:
     """Random datasets to learn from and to validate on."""
     dtype = torch.float16 if options.device == "cuda" else torch.float32
-    words = [*(f"word{number}" for number in range(9486)), UNKNOWN]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(word) for word in islice(product(letters, repeat=4), 9486)] + [UNKNOWN]
     vocabulary = Vocabulary(words, origin=Origin(TOKENIZERS["plain"].version, 0, 0))
     store = RandomStore(options.regions, options.feature_dim, 0)
     return (

@@ -96,6 +96,17 @@ class TokenizedCaptions:
             tokenizer=TOKENIZER_VERSION,
         )
 
+    def with_hypotheses(self, hypotheses: Mapping[str, str]) -> TokenizedCaptions:
+        """Other captions of the same images, whose references stay cut as they are.
+
+        Args:
+            hypotheses: The caption of each image; `tokenize` would give the same result.
+        """
+        _refuse(hypotheses.keys() - set(self.ids), "have a caption and no references", "references")
+        _refuse(set(self.ids) - hypotheses.keys(), "have references and no caption", "a caption")
+        words = tuple(map(tuple, tokenize_lines(hypotheses[name] for name in self.ids)))
+        return TokenizedCaptions(self.ids, words, self.references, TOKENIZER_VERSION)
+
     def ngrams(self, *, end: bool = False) -> NgramTable:
         """The n-grams of all captions, counted when first asked for and then kept.
 

@@ -23,7 +23,7 @@ from ngsan.models.captioner import Captioner
 from ngsan.models.saved import load_captioner
 from ngsan.train.feed import Feed
 from ngsan.train.keeping import Keeper, require_finite
-from ngsan.train.phases import Phase
+from ngsan.train.phases import GREEDY_STEPS, Phase
 from ngsan.train.progress import Best, Progress
 from ngsan.train.schedule import rate_at
 from ngsan.train.step import (
@@ -182,7 +182,7 @@ def _run_epoch(
         )
         if phase.uses_writer:
             run.refresh()
-        inputs, more = phase.prepare(batch, places, progress.step, report=meter.will_report())
+        inputs, more = phase.prepare(batch, places, progress.step)
         seed_dropout(run.fabric, run.config.seed, progress.step)
         sums = step(inputs, rate)
         progress.step, progress.position = progress.step + 1, progress.position + 1
@@ -269,7 +269,7 @@ def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Prog
     for number, (batch, places) in enumerate(run.feed.batches(_sampler(run, phase, progress))):
         if number == _FIRST_LOOK:
             break
-        inputs, more = phase.prepare(batch, places, progress.step + number, report=True)
+        inputs, more = phase.prepare(batch, places, number * GREEDY_STEPS)
         seed_dropout(run.fabric, run.config.seed, progress.step)
         sums = torch.stack([part.double() for part in module(**inputs)])
         rows.append(_over_processes(run.fabric, torch.cat((sums, more))))
@@ -312,11 +312,6 @@ class Meter:
         self._lately: Tensor | None = None
         self._count, self._since = 0, time.perf_counter()
         self._waiting: tuple[Later, dict[str, Any]] | None = None
-
-    def will_report(self) -> bool:
-        """Whether the step that comes next is reported."""
-        progress, every = self._progress, self._run.config.machine.log_steps
-        return (progress.step + 1) % every == 0 or progress.position + 1 == self._steps
 
     def add(self, row: Tensor, rate: float) -> None:
         """Takes in a step that has just been counted."""

@@ -16,6 +16,9 @@ from ngsan.train.cross_entropy import CrossEntropyLoss
 from ngsan.train.self_critical import SelfCritical, SelfCriticalLoss
 from ngsan.train.step import Inputs
 
+GREEDY_STEPS = 50
+"""Steps from one reward of greedy captions to the next, if the baseline does not need it."""
+
 CROSS_ENTROPY = "cross-entropy"
 SELF_CRITICAL = "self-critical"
 
@@ -31,16 +34,13 @@ class Phase(Protocol):
     uses_writer: bool
     """Whether the writer's weights must be those of the moment in every step."""
 
-    def prepare(
-        self, batch: CaptionBatch, places: Tensor, step: int, *, report: bool
-    ) -> tuple[Inputs, Tensor]:
+    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
         """What the module takes of a batch, and further sums to be reported, (k,).
 
         Args:
             batch: The batch.
             places: (B,) of its images in the dataset.
             step: Steps of the run that are done.
-            report: Whether the step will be reported, so that more may be found out.
         """
 
     def numbers(self, sums: Sequence[float]) -> dict[str, float]:
@@ -75,9 +75,7 @@ class CrossEntropyPhase:
         )
         self._full = full
 
-    def prepare(
-        self, batch: CaptionBatch, places: Tensor, step: int, *, report: bool
-    ) -> tuple[Inputs, Tensor]:
+    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`."""
         inputs = {
             "features": batch.features,
@@ -116,11 +114,10 @@ class SelfCriticalPhase:
         self.module: nn.Module = SelfCriticalLoss(captioner, method)
         self._method, self._full = method, full
 
-    def prepare(
-        self, batch: CaptionBatch, places: Tensor, step: int, *, report: bool
-    ) -> tuple[Inputs, Tensor]:
-        """See `Phase.prepare`."""
-        sampled = self._method.prepare(batch, places, step, greedy=report)
+    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
+        """See `Phase.prepare`; now and then greedy captions are rewarded, too."""
+        greedy = step % GREEDY_STEPS == 0
+        sampled = self._method.prepare(batch, places, step, greedy=greedy)
         real = batch.caption_mask.any(1)  # images without references have no reward
         inputs = {
             "features": batch.features,
@@ -132,13 +129,13 @@ class SelfCriticalPhase:
             "advantages": sampled.advantages.masked_fill(~real.unsqueeze(1), 0.0),
         }
         zero = torch.zeros((), device=real.device)
-        greedy = sampled.greedy_rewards
+        found = sampled.greedy_rewards
         sums = (
             sampled.rewards.masked_fill(~real.unsqueeze(1), 0.0).sum(),
             sampled.lengths.masked_fill(~real.unsqueeze(1), 0).sum(),
             real.sum() * self._method.samples,
-            zero if greedy is None else greedy.masked_fill(~real, 0.0).sum(),
-            zero if greedy is None else real.sum(),
+            zero if found is None else found.masked_fill(~real, 0.0).sum(),
+            zero if found is None else real.sum(),
         )
         return inputs, torch.stack([part.double() for part in sums])
 

@@ -9,7 +9,9 @@ from lightning_fabric import Fabric
 from ngsan.config import ValidationConfig
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.resident import ResidentDataset
-from ngsan.evaluate import score_results
+from ngsan.evaluate import FAST_METRICS
+from ngsan.metrics.captions import TokenizedCaptions
+from ngsan.metrics.report import score_captions
 from ngsan.models.captioner import Captioner
 from ngsan.predict import Predictor, constraints_of
 
@@ -37,9 +39,8 @@ class Validation:
         self._predictor = Predictor(writer, dataset.vocabulary)
         self._dataset, self._config, self._fabric = dataset, config, fabric
         self._images: CaptionDataset | ResidentDataset = dataset if resident is None else resident
-        self._references = {
-            image: dataset.captions(place) for place, image in enumerate(dataset.ids)
-        }
+        references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+        self._references = TokenizedCaptions.tokenize(dict.fromkeys(references, ""), references)
         constraints_of(config.decoding, dataset.vocabulary)  # words that it lacks are found early
 
     def __call__(self) -> tuple[dict[str, float], float]:
@@ -55,9 +56,7 @@ class Validation:
             parts: list[dict[str, str]] = [{} for _ in range(self._fabric.world_size)]
             torch.distributed.all_gather_object(parts, captions)
             captions = {image: text for part in parts for image, text in part.items()}
-        scores = score_results(
-            {image: captions[image] for image in self._references}, self._references
-        )
+        scores = score_captions(self._references.with_hypotheses(captions), FAST_METRICS)
         return dict(scores.values), time.perf_counter() - start
 
     def _captions(self) -> dict[str, str]:
