@@ -50,11 +50,11 @@ def test_describe_counts_parameters(capsys):
 
 
 def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
-    assert main(["describe", "--yaml", "true", "--model.layers", "6"]) == 0
+    assert main(["describe", "--yaml", "--model.layers", "6"]) == 0
     text = capsys.readouterr().out
     assert yaml.safe_load(text)["model"]["layers"] == 6
     (tmp_path / "model.yaml").write_text(text)
-    assert main(["describe", "--yaml", "true", "--config", str(tmp_path / "model.yaml")]) == 0
+    assert main(["describe", "--yaml", "--config", str(tmp_path / "model.yaml")]) == 0
     assert capsys.readouterr().out == text
 
 

@@ -173,7 +173,7 @@ def test_the_paper_s_schedule():
         ("{cross_entropy: {epochs: 0}, self_critical: {epochs: 0}}", "leave no"),
         ("data: {folder: x, scenes: {}}", "cannot both"),
         ("machine: {device: gpu}", "machine.device"),
-        ("validation: {metric: cider}", "validation.metric.*did you mean 'CIDEr'"),
+        ("validation: {metric: cider}", "validation.metric: 'cider' is not one of"),
         ("data: {scenes: 3}", "data.scenes: expected keys and values"),
         ("seed: -1", "seed: -1"),
     ],

@@ -64,7 +64,7 @@ def config_parser(config: type[T], name: str, text: str) -> Parser:
 
 def take_config(parser: Parser, options: Any, config: type[T]) -> T:
     """The configuration among the options that a parser of `config_parser` has read."""
-    made = parser.instantiate_classes(options)
+    made = parser.instantiate(options)
     names = [item.name for item in dataclasses.fields(config)]  # type: ignore[arg-type]
     return config(**{name: made[name] for name in names})
 

@@ -1,0 +1,117 @@
+"""What is compiled and captured on a GPU trains as the plain steps do."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from ngsan.config import MachineConfig, SelfCriticalConfig
+from ngsan.models.saved import load_captioner
+from ngsan.train.run import train
+from tests.train.worlds import dataset, scene_folder, tiny_model, tiny_run
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    # The compiler and the fabric have advice to give.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def machine(**changes):
+    return MachineConfig(**{"device": "cuda", "precision": "float32", "log_steps": 1, **changes})
+
+
+def losses(config, folder):
+    entries = []
+    train(config, folder, listen=entries.append)
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    return [entry["loss"] for entry in steps], entries
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The run on the CPU."""
+    folder = tmp_path_factory.mktemp("cpu")
+    cpu = dataclasses.replace(machine(device="cpu"), threads=1)
+    found, _ = losses(tiny_run(machine=cpu), folder / "run")
+    return found, load_captioner(folder / "run" / "cross-entropy")[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"compile": False}, {"data": "host", "workers": 0}, {"data": "host", "compile": False}],
+)
+def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, changes):
+    found, _ = losses(tiny_run(machine=machine(**changes)), tmp_path / "run")
+    wanted, captioner = plain
+    phase = len(wanted) // 2
+    assert found[:phase] == pytest.approx(wanted[:phase], rel=1e-4)
+    theirs = load_captioner(tmp_path / "run" / "cross-entropy")[0]
+    for mine, its in zip(theirs.parameters(), captioner.parameters(), strict=True):
+        assert (mine - its).abs().max() < 0.05
+
+
+def test_half_precision_learns_too(tmp_path):
+    _, entries = losses(tiny_run(machine=machine(precision="bfloat16")), tmp_path / "run")
+    assert entries[-1]["event"] == "end"
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    config = tiny_run(machine=machine(save_seconds=0.0))
+
+    class Stop(BaseException):
+        pass
+
+    def listen(entry):
+        if entry["event"] == "checkpoint" and entry["step"] == 4:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(config, tmp_path / "run", listen=listen)
+    train(config, tmp_path / "run", resume=True)
+    whole = tmp_path / "whole"
+    train(config, whole)
+    pairs = (load_captioner(folder)[0] for folder in (tmp_path / "run", whole))
+    for mine, its in zip(*(pair.parameters() for pair in pairs), strict=True):
+        assert (mine - its).abs().max() < 0.05
+
+
+def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
+    from lightning_fabric import Fabric
+
+    from ngsan.models import build_captioner
+    from ngsan.train.cross_entropy import CrossEntropyLoss
+    from ngsan.train.step import CapturedStep, Clip, Step, build_optimizer
+
+    batch = dataset(scene_folder(tmp_path)).batch(range(12)).to("cuda")
+    names = ("features", "boxes", "mask", "words", "targets", "target_mask")
+    inputs = {name: getattr(batch, name) for name in names}
+    torch.manual_seed(0)
+    first = build_captioner(tiny_model()).cuda().train()
+    second = copy.deepcopy(first)
+    fabric = Fabric(accelerator="cuda", devices=1)
+    capacity = int(batch.target_mask.sum())
+    for captioner in (first, second):
+        module = fabric.setup_module(CrossEntropyLoss(captioner, capacity=capacity))
+        optimizer = build_optimizer(captioner, torch.device("cuda"))
+        step = Step(fabric, module, optimizer, Clip(0.1, 0.0))
+        if captioner is second:
+            step = CapturedStep(step, captioner, optimizer)
+        for number in range(5):
+            step(inputs, 1e-2 / (number + 1))
+    for mine, its in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)
+
+
+def test_self_critical_memory_and_no_waiting(tmp_path):
+    config = tiny_run(
+        machine=machine(precision="bfloat16"),
+        self_critical=SelfCriticalConfig(epochs=1, batch_size=16, baseline="greedy", bleu=0.5),
+    )
+    _, entries = losses(config, tmp_path / "run")
+    assert all(
+        "greedy_reward" in e
+        for e in entries
+        if e.get("phase") == "self-critical" and e["event"] == "step"
+    )

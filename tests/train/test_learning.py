@@ -1,0 +1,200 @@
+"""A run of both phases learns, and leaves behind what it should."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from ngsan.config import (
+    CrossEntropyConfig,
+    DataConfig,
+    MachineConfig,
+    RateConfig,
+    SceneConfig,
+    SelfCriticalConfig,
+    TrainConfig,
+    ValidationConfig,
+    read_yaml,
+)
+from ngsan.models.saved import load_captioner, read_metrics
+from ngsan.train.run import train
+from tests.train.worlds import tiny_model, tiny_run
+
+LEARNING = TrainConfig(
+    model=tiny_model(dim=32, hidden_dim=64),
+    data=DataConfig(scenes=SceneConfig(train=1200, test=100)),
+    cross_entropy=CrossEntropyConfig(
+        epochs=2,
+        batch_size=24,
+        rate=RateConfig("cosine", 1e-2, 0.2),
+        clip_value=0.0,
+        clip_norm=1.0,
+    ),
+    self_critical=SelfCriticalConfig(
+        epochs=2,
+        batch_size=24,
+        rate=RateConfig("constant", 5e-4, 0.0),
+        clip_value=0.0,
+        clip_norm=1.0,
+    ),
+    machine=MachineConfig(device="cpu", threads=1, log_steps=10),
+)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    entries = []
+    train(LEARNING, folder, listen=entries.append)
+    return folder, entries
+
+
+def events(entries, name):
+    return [entry for entry in entries if entry["event"] == name]
+
+
+def test_cross_entropy_learns_and_self_critical_learning_raises_the_score(learned):
+    _, entries = learned
+    epochs = events(entries, "epoch")
+    assert [entry["phase"] for entry in epochs] == ["cross-entropy"] * 2 + ["self-critical"] * 2
+    scores = [entry["metrics"]["CIDEr"] for entry in epochs]
+    assert scores[1] > 150
+    assert scores[3] > scores[1] + 10
+    assert epochs[1]["loss"] < epochs[0]["loss"]
+
+
+def test_reward_length_and_entropy_are_told_from_before_the_first_step(learned):
+    _, entries = learned
+    (before,) = events(entries, "before")
+    first = next(i for i, entry in enumerate(entries) if entry.get("phase") == "self-critical")
+    assert entries[first] is before
+    last = events(entries, "epoch")[-1]
+    assert last["reward"] > before["reward"] + 0.1
+    assert last["greedy_reward"] > before["greedy_reward"]
+    assert last["entropy"] < before["entropy"]
+    # Captions neither wither nor grow without end.
+    assert abs(last["length"] - before["length"]) < 2
+
+
+def test_the_log_and_the_checkpoint(learned):
+    folder, entries = learned
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == [entry["event"] for entry in entries]
+    best = max(
+        events(entries, "epoch"), key=lambda entry: (entry["metrics"]["CIDEr"], -entry["epoch"])
+    )
+    found = read_metrics(folder)
+    assert (found["phase"], found["epoch"]) == (best["phase"], best["epoch"])
+    assert found["CIDEr"] == best["metrics"]["CIDEr"]
+    assert json.loads((folder / "metrics.json").read_text()) == found
+    assert read_yaml(TrainConfig, folder / "config.yaml") == LEARNING
+    captioner, config, _vocabulary = load_captioner(folder)
+    assert config == LEARNING.model
+    assert not captioner.training
+    phase = load_captioner(folder / best["phase"])[0]
+    for mine, its in zip(captioner.parameters(), phase.parameters(), strict=True):
+        assert torch.equal(mine, its)
+    read_metrics(folder / "cross-entropy")
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_no_pickle_is_written(learned):
+    folder, _ = learned
+    kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert kinds <= {".safetensors", ".json", ".jsonl", ".yaml", ".npy", ".bin", "", ".idx"}
+
+
+def test_steps_are_told_with_all_that_is_shown(learned):
+    _, entries = learned
+    for entry in events(entries, "step"):
+        for key in ("loss", "rate", "images_per_second", "seconds_left", "epoch", "step"):
+            assert math.isfinite(entry[key])
+    start = events(entries, "start")[0]
+    assert start["model"] == "ng-san"
+    assert start["images"] == 1200
+
+
+def test_patience_ends_a_phase(tmp_path):
+    changes = dict(epochs=6, batch_size=16, patience=1, rate=RateConfig("constant", 1e-9, 0.0))
+    entries = []
+    config = tiny_run(
+        cross_entropy=CrossEntropyConfig(**changes), self_critical=SelfCriticalConfig(epochs=0)
+    )
+    train(config, tmp_path / "run", listen=entries.append)
+    assert len(events(entries, "epoch")) == 2
+    (stop,) = events(entries, "stop")
+    assert "no better CIDEr for 1 epochs" in stop["reason"]
+
+
+def test_the_average_of_the_last_epochs(tmp_path):
+    entries, weights = [], []
+    config = tiny_run(
+        cross_entropy=CrossEntropyConfig(
+            epochs=3, batch_size=16, average=2, rate=RateConfig("constant", 1e-3, 0.0)
+        ),
+        self_critical=SelfCriticalConfig(epochs=0),
+        validation=ValidationConfig(metric="BLEU-1"),
+    )
+    import ngsan.train.keeping as keeping
+
+    keep = keeping.Keeper.keep_epoch
+
+    def watch(self, epoch, state, count):
+        weights.append({name: tensor.clone() for name, tensor in state.items()})
+        keep(self, epoch, state, count)
+
+    average = keeping.Keeper.average_epochs
+    found = []
+
+    def look(self, count):
+        found.append(average(self, count))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping.Keeper, "keep_epoch", watch)
+        patch.setattr(keeping.Keeper, "average_epochs", look)
+        train(config, tmp_path / "run", listen=entries.append)
+    epochs, mean = found[0]
+    assert epochs == [2, 3]
+    for name, tensor in mean.items():
+        wanted = (weights[1][name].double() + weights[2][name].double()) / 2
+        torch.testing.assert_close(tensor.double(), wanted, rtol=1e-6, atol=1e-7)
+    assert events(entries, "average")[0]["epochs"] == [2, 3]
+    assert not (tmp_path / "run" / "epochs").exists()
+
+
+def test_a_run_begins_with_a_given_model(tmp_path):
+    train(tiny_run(self_critical=SelfCriticalConfig(epochs=0)), tmp_path / "first")
+    entries = []
+    second = tiny_run(
+        initial=str(tmp_path / "first"),
+        cross_entropy=CrossEntropyConfig(
+            epochs=1, batch_size=16, rate=RateConfig("constant", 1e-12, 0.0)
+        ),
+        self_critical=SelfCriticalConfig(epochs=0),
+    )
+    train(second, tmp_path / "second", listen=entries.append)
+    first, found = (load_captioner(tmp_path / name)[0] for name in ("first", "second"))
+    for mine, its in zip(found.parameters(), first.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-8)
+    with pytest.raises(ValueError, match=r"another shape.*model\.dim"):
+        train(tiny_run(initial=str(tmp_path / "first"), model=tiny_model(dim=32)), tmp_path / "3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": DataConfig()}, "say which dataset"),
+        ({"data": DataConfig(folder="nowhere")}, "nowhere"),
+        ({"model": tiny_model(vocab_size=36)}, r"model\.vocab_size: 36, but .* has 35"),
+        ({"model": tiny_model(feature_dim=31)}, r"--model\.feature_dim 32"),
+        ({"machine": MachineConfig(device="cuda")}, "there is no GPU"),
+        ({"initial": "nowhere"}, "nowhere is not a model"),
+    ],
+)
+def test_wrong_settings_are_refused_early(tmp_path, changes, message):
+    if "machine" in changes and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises((ValueError, OSError), match=message):
+        train(tiny_run(**changes), tmp_path / "run")

@@ -1,0 +1,126 @@
+"""A step against the same written out with torch alone."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+
+from ngsan.models import build_captioner
+from ngsan.nn.losses import allowed_log_probs, real_places, word_cross_entropy
+from ngsan.train.cross_entropy import CrossEntropyLoss
+from ngsan.train.step import BETAS, Clip, Step, build_optimizer, load_optimizer, optimizer_tensors
+from tests.train.worlds import dataset, scene_folder, tiny_model
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    return dataset(scene_folder(tmp_path_factory.mktemp("scenes"))).batch(range(12))
+
+
+@pytest.fixture
+def captioner():
+    torch.manual_seed(0)
+    return build_captioner(tiny_model()).train()
+
+
+def inputs_of(batch):
+    names = ("features", "boxes", "mask", "words", "targets", "target_mask")
+    return {name: getattr(batch, name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    return Fabric(accelerator="cpu", devices=1)
+
+
+@pytest.mark.parametrize("clip", [Clip(0.01, 0.0), Clip(0.0, 0.05), Clip(0.0, 0.0)])
+def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, clip):
+    # In double precision, as Adam blows up the rounding of gradients that are truly zero.
+    captioner, features = captioner.double(), batch.features.double()
+    other = copy.deepcopy(captioner)
+    plain = torch.optim.Adam(other.parameters(), betas=BETAS, lr=1e-2, foreach=False)
+    module = CrossEntropyLoss(captioner)
+    optimizer = build_optimizer(captioner, torch.device("cpu"))
+    step = Step(fabric, fabric.setup_module(module), optimizer, clip)
+    for _ in range(3):
+        sums = step({**inputs_of(batch), "features": features}, 1e-2)
+        logits = other(features, batch.boxes, batch.mask, batch.words)
+        real = batch.target_mask
+        loss = F.cross_entropy(logits[real], batch.targets[real])
+        plain.zero_grad()
+        loss.backward()
+        if clip.value:
+            for parameter in other.parameters():
+                parameter.grad.clamp_(-clip.value, clip.value)
+        if clip.norm:
+            norm = torch.cat([p.grad.flatten() for p in other.parameters()]).norm()
+            for parameter in other.parameters():
+                parameter.grad.mul_(min(1.0, clip.norm / (norm + 1e-6)))
+        plain.step()
+        assert sums[0] / sums[1] == pytest.approx(loss.item(), rel=1e-5)
+        assert sums[1] == real.sum()
+    for mine, its in zip(captioner.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-6, atol=1e-6)
+
+
+def test_an_optimizer_goes_on_from_what_was_saved(batch, captioner, fabric):
+    def steps(model, optimizer, count):
+        step = Step(fabric, fabric.setup_module(CrossEntropyLoss(model)), optimizer, Clip(0, 1))
+        for _ in range(count):
+            step(inputs_of(batch), 1e-2)
+
+    optimizer = build_optimizer(captioner, torch.device("cpu"))
+    steps(captioner, optimizer, 2)
+    other = copy.deepcopy(captioner)
+    again = build_optimizer(other, torch.device("cpu"))
+    load_optimizer(again, other, optimizer_tensors(optimizer, captioner))
+    steps(captioner, optimizer, 2)
+    steps(other, again, 2)
+    for mine, its in zip(captioner.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, its)
+
+
+def test_foreign_memory_is_refused(captioner):
+    optimizer = build_optimizer(captioner, torch.device("cpu"))
+    with pytest.raises(ValueError, match="exp_avg.nowhere"):
+        load_optimizer(optimizer, captioner, {"exp_avg.nowhere": torch.zeros(3)})
+    name = next(iter(dict(captioner.named_parameters())))
+    with pytest.raises(ValueError, match="not the model's"):
+        load_optimizer(optimizer, captioner, {f"exp_avg.{name}": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("spare", [None, 0, 7])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_scoring_real_places_only_changes_nothing(batch, captioner, spare, smoothing):
+    captioner.eval()
+    real = int(batch.target_mask.sum())
+    module = CrossEntropyLoss(
+        captioner, label_smoothing=smoothing, capacity=None if spare is None else real + spare
+    )
+    total, count = module(**inputs_of(batch))
+    logits = captioner(batch.features, batch.boxes, batch.mask, batch.words)
+    wanted = word_cross_entropy(logits, batch.targets, batch.target_mask, label_smoothing=smoothing)
+    assert count == real
+    assert (total / count).item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_real_places_by_hand():
+    mask = torch.tensor([[[True, True, False], [True, False, False]]])
+    places, real = real_places(mask)
+    assert places.tolist() == [0, 1, 3]
+    assert real.all()
+    places, real = real_places(mask, 5)
+    assert places.tolist() == [0, 1, 3, 0, 0]
+    assert real.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_allowed_log_probs_by_hand(temperature):
+    logits = torch.randn(3, 5, dtype=torch.double)
+    found = allowed_log_probs(logits, forbidden=torch.tensor([2]), temperature=temperature)
+    powers = (logits / temperature).exp()
+    powers[:, 2] = 0
+    torch.testing.assert_close(found.exp(), powers / powers.sum(-1, keepdim=True))
+    assert torch.isneginf(found[:, 2]).all()
