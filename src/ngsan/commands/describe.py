@@ -47,12 +47,21 @@ def _is_paper_s(config: CaptionerConfig) -> bool:
 
 
 def _parts(config: CaptionerConfig) -> Table:
+    from torch import nn
+
     from ngsan.models import build_captioner
+    from ngsan.models.captioner import RegionEncoder
+    from ngsan.models.photo import PhotoEncoder
 
     captioner = build_captioner(config)
-    parts = {
-        "feature embedding": captioner.encoder.embed,
-        "encoder layers": captioner.encoder.layers,
+    encoder, parts = captioner.encoder, dict[str, nn.Module]()
+    if isinstance(encoder, PhotoEncoder):
+        parts["backbone"] = encoder.backbone
+        encoder = encoder.regions
+    assert isinstance(encoder, RegionEncoder)
+    parts |= {
+        "feature embedding": encoder.embed,
+        "encoder layers": encoder.layers,
         "word embedding": captioner.decoder.embed,
         "decoder layers": captioner.decoder.layers,
         "output": captioner.decoder.output,

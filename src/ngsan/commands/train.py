@@ -36,6 +36,7 @@ def make_parser() -> Parser:
 
 def train(config: TrainConfig, output: str, *, resume: bool) -> None:
     """Trains, and shows how it goes."""
+    from ngsan.train.machine import leave_others
     from ngsan.train.run import InterruptedRunError
     from ngsan.train.run import train as run_training
 
@@ -51,14 +52,15 @@ def train(config: TrainConfig, output: str, *, resume: bool) -> None:
 
             run_training(config, output, resume=resume, listen=listen)
     except InterruptedRunError as error:
-        name = signal.Signals(error.number).name
-        print(
-            f"ngsan train: stopped by {name}; the state is saved, --resume goes on",
-            file=sys.stderr,
-        )
+        if error.first:
+            name = signal.Signals(error.number).name
+            print(
+                f"ngsan train: stopped by {name}; the state is saved, --resume goes on",
+                file=sys.stderr,
+            )
         sys.exit(128 + error.number)
     finally:
-        _leave()
+        leave_others()
 
 
 class _CurveDrawer:
@@ -79,18 +81,10 @@ class _CurveDrawer:
         try:
             found = read_curve(self._output / LOG, self._metric, "")
             plot_curves({self._metric: [found]}, self._output / _CURVE)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return str(error) if entry["event"] == "end" else ""
         self._drawn = time.monotonic()
         return f"the curve is in {self._output / _CURVE}" if entry["event"] == "end" else ""
-
-
-def _leave() -> None:
-    """Leaves the other processes, if there are any, in order."""
-    import torch
-
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def main(arguments: list[str]) -> None:

@@ -27,7 +27,13 @@ class CaptionerConfig:
     """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1."""
 
     feature_dim: int = 2048
-    """Width of a region's feature vector."""
+    """Width of a region's feature vector; of a cell, with a backbone."""
+
+    backbone: Literal["none", "efficientnet-lite0", "efficientnet-lite2"] = "none"
+    """What makes regions of an image's pixels; none for regions that are given."""
+
+    image_size: int = 256
+    """Backbone: side of the square that images are squashed to, a multiple of 32."""
 
     dim: int = 512
     """D, the model's width."""
@@ -88,6 +94,9 @@ class CaptionerConfig:
         for name in ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers"):
             check_range(self, name, at_least=1)
         check_range(self, "geometry_dim", at_least=1)
+        check_range(self, "image_size", at_least=32)
+        if self.image_size % 32:
+            raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
         check_range(self, "dropout", at_least=0, below=1)
         if self.dim % self.heads:
             raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")

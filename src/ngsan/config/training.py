@@ -59,6 +59,9 @@ class PhaseConfig:
     clip_norm: float = 0.0
     """Largest norm of the gradient; 0 for no bound."""
 
+    weight_decay: float = 0.0
+    """Share of a weight, times the learning rate, that is taken off it in each step."""
+
     patience: int = 0
     """Epochs without a better validation after which the phase ends; 0 for never."""
 
@@ -69,7 +72,7 @@ class PhaseConfig:
     def __post_init__(self) -> None:
         """Checks every value; raises a `ValueError` that names the key."""
         check_types(self)
-        for name in ("epochs", "clip_value", "clip_norm", "patience", "average"):
+        for name in ("epochs", "clip_value", "clip_norm", "weight_decay", "patience", "average"):
             check_range(self, name, at_least=0)
         check_range(self, "batch_size", at_least=1)
 

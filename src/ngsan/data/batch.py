@@ -27,9 +27,9 @@ class CaptionBatch:
     Padding holds zeros: no feature, no box, the boundary as word.
 
     Attributes:
-        features: (B, N, d) appearance.
+        features: (B, N, d) appearance; for a model of pixels (B, 3, S, S) images in their place.
         boxes: (B, N, 4) `cxcywh` relative to the image, or None for elements without a place.
-        mask: (B, N) boolean, True = a real region.
+        mask: (B, N) boolean, True = a real region; None when all are.
         words: (B, C, T) what the decoder is given, the boundary first.
         targets: (B, C, T) what it shall answer, the boundary last.
         target_mask: (B, C, T) boolean, True = a real target.
@@ -39,7 +39,7 @@ class CaptionBatch:
 
     features: Tensor
     boxes: Tensor | None
-    mask: Tensor
+    mask: Tensor | None
     words: Tensor
     targets: Tensor
     target_mask: Tensor

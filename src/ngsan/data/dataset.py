@@ -7,10 +7,10 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +21,40 @@ from ngsan.data.batch import CaptionBatch
 from ngsan.data.captions import VOCABULARY, read_captions
 from ngsan.data.collate import CaptionRows, TokenTable, pad_regions
 from ngsan.data.sampler import Draw
-from ngsan.data.store import FeatureStore
+from ngsan.data.store import FeatureStore, Regions
 from ngsan.text.vocabulary import Vocabulary
 
 _NAMED = 5
+
+
+class RegionStore(Protocol):
+    """What a dataset needs to know of the place where its features are."""
+
+    folder: Path
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of a region's feature vector."""
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether regions have boxes."""
+
+    @property
+    def signature(self) -> str:
+        """Changes whenever a feature does."""
+
+    def __contains__(self, image: str) -> bool:
+        """Whether there are features of an image."""
+
+    def __getitem__(self, image: str) -> Regions:
+        """The regions of an image."""
+
+    def ids(self) -> Iterable[str]:
+        """The images."""
+
+    def counts(self) -> NDArray[Any]:
+        """The regions of each image, in the order of `ids`."""
 
 
 class CaptionDataset(Dataset[CaptionBatch]):
@@ -83,13 +113,22 @@ class CaptionDataset(Dataset[CaptionBatch]):
         self.folder, self.split, self.longest = Path(folder), split, longest
         self.captions_per_image, self.dtype = captions_per_image, dtype
         self.vocabulary = Vocabulary.load(self.folder / VOCABULARY)
-        self.store = FeatureStore(self.folder)
+        self.store = self._open()
         self._read(skip_missing=skip_missing, seed=seed)
         held = dict(zip(self.store.ids(), self.store.counts().tolist(), strict=True))
         self.region_counts: NDArray[np.int64] = np.array(
             [held[image] for image in self.ids], dtype=np.int64
         )
         self.signature = self._sign()
+
+    def _open(self) -> RegionStore:
+        """Where the features are."""
+        return FeatureStore(self.folder)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the features and boxes take in memory."""
+        return int(self.region_counts.sum()) * (2 * self.store.feature_dim + 4 * 4)
 
     def _read(self, *, skip_missing: bool, seed: int) -> None:
         """Fills ids, captions and word ids from the captions' file."""

@@ -4,9 +4,11 @@ import re
 from numbers import Integral
 from pathlib import Path
 
-_PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+"""Endings of pictures."""
+
 _VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov")
-FILES = frozenset((*_PICTURES, *_VIDEOS))
+FILES = frozenset((*PICTURES, *_VIDEOS))
 """Endings of pictures and videos; a name that has one stands for the image without it."""
 
 _COCO_FILE = re.compile(r"COCO_(?:train|val|test)\d{4}_(\d+)")

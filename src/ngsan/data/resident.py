@@ -23,8 +23,7 @@ _CHUNK = 256
 
 def resident_bytes(dataset: CaptionDataset) -> int:
     """Bytes of device memory that a `ResidentDataset` takes, boxes included."""
-    regions = int(dataset.region_counts.sum())
-    held = regions * (2 * dataset.store.feature_dim + 4 * 4) + 2 * 8 * len(dataset)
+    held = dataset.held_bytes + 2 * 8 * len(dataset)
     tables = (dataset.tokens.tokens, dataset.tokens.offsets)
     return held + sum(table.numel() * table.element_size() for table in tables)
 
@@ -129,7 +128,7 @@ class ResidentDataset(Dataset[CaptionBatch]):
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Features, boxes and mask of images (B, 1), padded to a width."""
         if self._even == width:
             # Every image has so many regions: nothing to pad.

@@ -7,6 +7,7 @@ from torch import nn
 
 from ngsan.config import CaptionerConfig, from_dict
 from ngsan.models.captioner import Captioner, RegionEncoder, WordDecoder
+from ngsan.models.photo import PhotoEncoder
 from ngsan.nn.attention import MultiHeadAttention
 from ngsan.nn.feedforward import FeedForward
 from ngsan.nn.geometry import AbsoluteGeometry, GeometryBias
@@ -28,9 +29,15 @@ def build_captioner(model: str | CaptionerConfig = "ng-san", **overrides: Any) -
         config = from_dict(CaptionerConfig, {**dataclasses.asdict(model), **overrides})
     else:
         config = CaptionerConfig.for_model(model, **overrides)
-    captioner = Captioner(_encoder(config), _decoder(config))
+    regions, decoder = _encoder(config), _decoder(config)
+    captioner = Captioner(regions, decoder)
     _initialize(captioner)
-    return captioner
+    if config.backbone == "none":
+        return captioner
+    from ngsan.vision.backbone import build_backbone
+
+    backbone = build_backbone(config.backbone, size=config.image_size, pretrained=False)
+    return Captioner(PhotoEncoder(backbone, regions), decoder)
 
 
 def _encoder(config: CaptionerConfig) -> RegionEncoder:

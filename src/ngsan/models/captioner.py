@@ -18,8 +18,20 @@ from ngsan.nn.masks import check_mask, zero_padding
 from ngsan.nn.positions import sinusoidal
 
 
-class RegionEncoder(nn.Module):
+class Encoder(nn.Module):
+    """What a captioner's decoder attends to is made by one of these: of regions, or of pixels."""
+
+    takes_regions: bool
+    """Whether it is given regions, which may be padded."""
+
+    needs_boxes: bool
+    """Whether the regions' boxes must be given."""
+
+
+class RegionEncoder(Encoder):
     """Dense layer and ReLU on the features, then layers of self-attention over the regions."""
+
+    takes_regions = True
 
     def __init__(
         self,
@@ -51,6 +63,7 @@ class RegionEncoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.relative = any(layer.attention.score_bias is not None for layer in layers)
+        self.needs_boxes = self.relative or absolute is not None
         self.signed_geometry = signed_geometry
 
     def forward(
@@ -83,7 +96,7 @@ class RegionEncoder(nn.Module):
             )
         check_mask(mask, features)
         if boxes is None:
-            if self.relative or self.absolute is not None:
+            if self.needs_boxes:
                 raise ValueError("this model is geometry-aware: it needs the regions' boxes")
         elif boxes.shape != (*features.shape[:2], 4):
             raise ValueError(
@@ -229,7 +242,7 @@ class WordDecoder(nn.Module):
 class Captioner(nn.Module):
     """SAN and its normalised and geometry-aware forms (Section 3.4)."""
 
-    def __init__(self, encoder: RegionEncoder, decoder: WordDecoder) -> None:
+    def __init__(self, encoder: Encoder, decoder: WordDecoder) -> None:
         """Takes the two halves; `build_captioner` makes them."""
         super().__init__()
         self.encoder = encoder

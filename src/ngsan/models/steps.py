@@ -59,11 +59,12 @@ class CaptionerSteps:
         """
         self._captioner = captioner
         self.decoder = captioner.decoder
-        weight = captioner.encoder.embed.weight
+        weight = captioner.decoder.embed.weight
         self.device, self.vocab_size = weight.device, self.decoder.embed.num_embeddings
         self.images = features.shape[0]
         # Copies, because other images will be loaded into them.
-        self._features = features.to(self.device, weight.dtype, copy=True)
+        kind = weight.dtype if features.is_floating_point() else features.dtype
+        self._features = features.to(self.device, kind, copy=True)
         self._boxes = None if boxes is None else boxes.to(self.device, copy=True)
         self.mask = None if mask is None else mask.to(self.device, copy=True)
         with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):

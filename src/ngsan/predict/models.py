@@ -58,7 +58,7 @@ class TorchModel:
     @property
     def state(self) -> Hashable:
         """See `RegionModel.state`: weights that are of another type, or not where they were."""
-        weight = self.captioner.encoder.embed.weight
+        weight = self.captioner.decoder.embed.weight
         if not weight.is_cuda:
             return weight.device, weight.dtype
         # Captured work reads them there. (Their methods would take as long as some words.)
@@ -71,7 +71,8 @@ class TorchModel:
     @property
     def multiple(self) -> int:
         """See `RegionModel.multiple`: on a GPU, every shape is captured anew."""
-        return 8 if self.captioner.encoder.embed.weight.is_cuda else 1
+        on_gpu = self.captioner.decoder.embed.weight.is_cuda
+        return 8 if on_gpu and self.captioner.encoder.takes_regions else 1
 
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> CaptionerSteps:
         """See `RegionModel.steps`."""

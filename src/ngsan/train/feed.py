@@ -30,6 +30,29 @@ def hold(
     return ResidentDataset(dataset, device, static=static)
 
 
+class StoreFiles:
+    """The files of a dataset's features, which are to stay as they are during a run.
+
+    They are mapped into memory. To read behind the end of one that was cut short kills a process
+    without a word, so it is better to look first.
+    """
+
+    def __init__(self, dataset: CaptionDataset) -> None:
+        """Takes note of the files' sizes."""
+        files = sorted(dataset.store.folder.glob("*.safetensors"))
+        self._sizes = {path: path.stat().st_size for path in files}
+
+    def check(self) -> None:
+        """Raises an `OSError` that names a file that is gone or has another size."""
+        for path, size in self._sizes.items():
+            found = path.stat().st_size
+            if found != size:
+                raise OSError(
+                    f"{path} had {size} bytes when the run began and has {found} now: copy it "
+                    "again, or import the features again"
+                )
+
+
 class Feed:
     """The batches of a dataset, in the order of a sampler."""
 
@@ -54,6 +77,7 @@ class Feed:
         """
         self.dataset, self._resident, self.device = dataset, resident, device
         self._workers, self._static = workers, static
+        self._files = StoreFiles(dataset) if resident is None else None
         self._regions = int(dataset.region_counts.max())
         self.full = bool((dataset.region_counts == self._regions).all())
 
@@ -62,6 +86,9 @@ class Feed:
 
         Yields:
             A batch and the places (B,) of its images in the dataset, on the device.
+
+        Raises:
+            OSError: The features have gone, or a process that reads ahead has.
         """
         size = -(-sampler.batch_size // sampler.world_size) if self._static else 0
         for draw, batch in zip(sampler, self._made(sampler, size), strict=True):
@@ -82,9 +109,33 @@ class Feed:
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_leave_signals,
         )
-        for draw, batch in zip(sampler, loader, strict=True):
+        for draw, batch in zip(sampler, self._read(loader), strict=True):
             there = batch.to(self.device, non_blocking=True)
             yield _silenced(self._padded(there) if self._static else there, len(draw.indices))
+
+    def _read(self, loader: "DataLoader[CaptionBatch]") -> Iterator[CaptionBatch]:
+        """What a loader reads, as long as there is something to read from."""
+        batches = iter(loader)
+        while True:
+            try:
+                if self._files is not None:
+                    self._files.check()
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise OSError(
+                    f"a process that reads {self.dataset.folder} ahead has died "
+                    f"({str(error).rstrip('. ')}): look at the dataset with ngsan data inspect, "
+                    "and whether memory is short; --machine.workers 0 reads without such processes"
+                ) from error
+            except (OSError, ValueError, KeyError) as error:
+                # An error from another process brings its whole traceback as its text.
+                text = str(error).strip().splitlines() or [""]
+                raise OSError(f"{self.dataset.folder} cannot be read: {text[-1]}") from error
+            yield batch
 
     def _padded(self, batch: CaptionBatch) -> CaptionBatch:
         """A batch in the one shape that all have."""
@@ -96,7 +147,7 @@ class Feed:
         return CaptionBatch(
             features=pad(batch.features, (0, 0, 0, regions)),
             boxes=None if batch.boxes is None else pad(batch.boxes, (0, 0, 0, regions)),
-            mask=pad(batch.mask, (0, regions)),
+            mask=None if batch.mask is None else pad(batch.mask, (0, regions)),
             words=pad(batch.words, (0, words, 0, more)),
             targets=pad(batch.targets, (0, words, 0, more)),
             target_mask=pad(batch.target_mask, (0, words, 0, more)),

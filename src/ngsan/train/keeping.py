@@ -3,20 +3,27 @@
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from ngsan.config import TrainConfig
 from ngsan.durable import write_bytes
 from ngsan.models.captioner import Captioner
-from ngsan.models.saved import link_model, on_host, save_captioner
+from ngsan.models.saved import (
+    content_signature,
+    link_model,
+    load_captioner,
+    on_host,
+    save_captioner,
+)
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.progress import Best, Progress
 from ngsan.train.state import write_state
@@ -116,18 +123,9 @@ class Keeper:
     def _write_best(
         self, best: Best, captioner: Captioner, weights: Mapping[str, Tensor], *, of_run: bool
     ) -> None:
-        folder = self.phase_folder(best.phase)
-        save_captioner(
-            folder,
-            captioner,
-            self._config.model,
-            self._vocabulary,
-            run=self._config,
-            metrics={"phase": best.phase, "epoch": best.epoch, **best.metrics},
-            tensors=weights,
-        )
+        write_best(self.output, self._config, self._vocabulary, best, captioner, weights)
         if of_run:
-            link_model(folder, self.output)
+            link_model(self.phase_folder(best.phase), self.output)
 
     def wait(self) -> None:
         """Waits until the best model is written.
@@ -139,52 +137,131 @@ class Keeper:
         if writing is not None:
             writing.result()
 
+    def finish(self, progress: Progress) -> None:
+        """Saves that the run is over.
+
+        The state has the best weights in the place of the last: should the model be damaged or
+        lost, it can be written again.
+        """
+        progress.done = True
+        if not self._writes or progress.best is None:
+            return
+        self.wait()
+        folder = self.phase_folder(progress.best.phase)
+        best, _, _ = load_captioner(folder)
+        link_model(folder, self.output)  # somebody may have removed it
+
+        def save() -> None:
+            self.save(progress, best.state_dict(), {})
+
+        save()
+        self.forget_epochs(save)
+
+    def close(self) -> None:
+        """Waits for what is being written, and takes no more."""
+        self._pen.shutdown()
+
     def keep_epoch(self, epoch: int, weights: Mapping[str, Tensor], count: int) -> None:
         """Keeps the weights after an epoch, and forgets those of more than `count` epochs."""
         if not count or not self._writes:
             return
         folder = self.output / _EPOCHS
         folder.mkdir(exist_ok=True)
-        write_bytes(folder / f"epoch-{epoch:04d}.safetensors", save(on_host(weights)))
-        for old, path in self._epochs():
-            if old <= epoch - count or old > epoch:
+        held, about = on_host(weights), {"epoch": str(epoch)}
+        about["signature"] = content_signature(held, about)
+        write_bytes(self._epoch_file(epoch), save(held, about))
+        for path in folder.iterdir():
+            match = _EPOCH.fullmatch(path.name)
+            # After a kill there may be later ones, which will be made again.
+            if not match or not epoch - count < int(match[1]) <= epoch:
                 path.unlink()
 
-    def average_epochs(self, count: int) -> tuple[list[int], dict[str, Tensor]] | None:
-        """The mean of the weights that `keep_epoch` kept.
+    def average_epochs(self, epochs: Sequence[int]) -> tuple[list[int], dict[str, Tensor]] | None:
+        """The mean of weights that `keep_epoch` kept.
+
+        Args:
+            epochs: Which of them.
 
         Returns:
             The epochs and the weights; None if there are fewer than two.
+
+        Raises:
+            ValueError: The weights of an epoch are damaged or missing.
         """
-        kept = self._epochs() if count else []
-        if len(kept) < 2:
+        if len(epochs) < 2:
             return None
         total: dict[str, Tensor] = {}
-        for _, path in kept:
-            for name, tensor in load_file(path).items():
+        last: dict[str, Tensor] = {}
+        for epoch in epochs:
+            last = _read_epoch(self._epoch_file(epoch), epoch)
+            for name, tensor in last.items():
                 wide = tensor.double() if tensor.is_floating_point() else tensor
                 total[name] = total[name] + wide if name in total else wide
-        like = load_file(kept[-1][1])
         mean = {
-            name: (tensor / len(kept)).to(like[name].dtype)
-            if like[name].is_floating_point()
-            else like[name]
-            for name, tensor in total.items()
+            name: (total[name] / len(epochs)).to(tensor.dtype)
+            if tensor.is_floating_point()
+            else tensor
+            for name, tensor in last.items()
         }
-        return [epoch for epoch, _ in kept], mean
+        return list(epochs), mean
 
-    def forget_epochs(self) -> None:
-        """Removes what `keep_epoch` kept."""
-        if self._writes:
-            shutil.rmtree(self.output / _EPOCHS, ignore_errors=True)
+    def forget_epochs(self, save: Callable[[], None]) -> None:
+        """Removes what `keep_epoch` kept, if there is any.
 
-    def _epochs(self) -> list[tuple[int, Path]]:
-        found = []
-        for path in sorted((self.output / _EPOCHS).glob("epoch-*")):
-            match = _EPOCH.fullmatch(path.name)
-            if match:
-                found.append((int(match[1]), path))
-        return found
+        Args:
+            save: Saves the state, which does not need them anymore. It has been called once; now
+                it is called again, so that the state before, which may have to stand in for a
+                damaged one, does not need them either.
+        """
+        if self._writes and (self.output / _EPOCHS).is_dir():
+            save()
+            remove_epochs(self.output)
+
+    def _epoch_file(self, epoch: int) -> Path:
+        return self.output / _EPOCHS / f"epoch-{epoch:04d}.safetensors"
+
+
+def write_best(
+    output: Path,
+    config: TrainConfig,
+    vocabulary: Vocabulary,
+    best: Best,
+    captioner: Captioner,
+    weights: Mapping[str, Tensor],
+) -> None:
+    """Writes the best model of a phase into the phase's folder."""
+    save_captioner(
+        output / best.phase,
+        captioner,
+        config.model,
+        vocabulary,
+        run=config,
+        metrics={"phase": best.phase, "epoch": best.epoch, **best.metrics},
+        tensors=weights,
+    )
+
+
+def remove_epochs(output: Path) -> None:
+    """Removes the weights that were kept to be averaged."""
+    shutil.rmtree(output / _EPOCHS, ignore_errors=True)
+
+
+def _read_epoch(path: Path, epoch: int) -> dict[str, Tensor]:
+    """Weights that `Keeper.keep_epoch` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about.get("epoch") != str(epoch):
+            raise ValueError(f"it is of epoch {about.get('epoch')}")
+        if about.get("signature") != content_signature(tensors, about):
+            raise ValueError("its content is not what its signature says")
+    except (SafetensorError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{path}: the weights of epoch {epoch}, which are to be averaged, are damaged or "
+            f"missing: {error}; put the file back, or begin another run"
+        ) from error
+    return tensors
 
 
 def require_finite(weights: Mapping[str, Tensor], step: int) -> None:

@@ -23,6 +23,7 @@ from ngsan.models.captioner import Captioner
 from ngsan.models.saved import load_captioner
 from ngsan.train.feed import Feed
 from ngsan.train.keeping import Keeper, require_finite
+from ngsan.train.machine import StoppedError
 from ngsan.train.phases import GREEDY_STEPS, Phase
 from ngsan.train.progress import Best, Progress
 from ngsan.train.schedule import rate_at
@@ -40,10 +41,6 @@ Listen = Callable[[dict[str, Any]], None]
 
 _FIRST_LOOK = 4
 """Batches that are looked at before the first step of self-critical learning."""
-
-
-class StoppedError(Exception):
-    """The run was asked to stop, and its state is saved."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,6 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
         phase = run.phases[progress.phase]()
         _run_phase(run, phase, progress, memory)
         memory = {}
-        run.keeper.forget_epochs()
         progress.epochs_before += progress.epoch
         progress.phase, progress.begun, progress.epoch = progress.phase + 1, False, 0
 
@@ -133,11 +129,12 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
         if phase.uses_writer:
             _look_before(run, phase, module, progress)
         save()
+        run.keeper.forget_epochs(save)
     while progress.epoch < config.epochs and not _is_enough(run, phase, progress):
         started = time.perf_counter()
         _run_epoch(run, phase, step, progress, save)
         _end_epoch(run, phase, progress, save, started)
-    _average(run, phase, progress)
+    _average(run, phase, progress, save)
 
 
 def _is_enough(run: Run, phase: Phase, progress: Progress) -> bool:
@@ -171,6 +168,8 @@ def _run_epoch(
     run: Run, phase: Phase, step: Step | CapturedStep, progress: Progress, save: Callable[[], None]
 ) -> None:
     """The steps of an epoch that are left."""
+    if progress.position == math.ceil(len(run.feed.dataset) / phase.config.batch_size):
+        return  # the run was stopped while it validated
     sampler = _sampler(run, phase, progress)
     meter = Meter(run, phase, progress, len(sampler))
     for batch, places in run.feed.batches(sampler):
@@ -197,6 +196,15 @@ def _run_epoch(
     progress.sums = meter.epoch_sums()
 
 
+def _validate(run: Run, save: Callable[[], None]) -> tuple[dict[str, float], float]:
+    """Validates with the writer's weights; saves the state if the run is to stop meanwhile."""
+    try:
+        return run.validation()
+    except StoppedError:
+        save()
+        raise
+
+
 def _end_epoch(
     run: Run, phase: Phase, progress: Progress, save: Callable[[], None], started: float
 ) -> None:
@@ -204,7 +212,7 @@ def _end_epoch(
     run.refresh()
     numbers = phase.numbers(progress.sums)
     require_finite(run.captioner.state_dict(), progress.step)
-    metrics, seconds = run.validation()
+    metrics, seconds = _validate(run, save)
     progress.epoch, progress.position, progress.sums = progress.epoch + 1, 0, []
     value = metrics[run.config.validation.metric]
     here = Best(phase.name, progress.run_epoch, value, metrics)
@@ -233,10 +241,12 @@ def _end_epoch(
         raise StoppedError
 
 
-def _average(run: Run, phase: Phase, progress: Progress) -> None:
+def _average(run: Run, phase: Phase, progress: Progress, save: Callable[[], None]) -> None:
     """Tries the average of the last epochs' weights, and keeps it if it is better."""
     run.fabric.barrier()  # the first process may still be writing them
-    averaged = run.keeper.average_epochs(phase.config.average)
+    last = progress.run_epoch
+    count = min(phase.config.average, progress.epoch)
+    averaged = run.keeper.average_epochs(range(last - count + 1, last + 1))
     if averaged is None:
         return
     epochs, weights = averaged
@@ -244,7 +254,7 @@ def _average(run: Run, phase: Phase, progress: Progress) -> None:
     run.captioner.load_state_dict(weights)
     run.refresh()
     run.captioner.load_state_dict(trained)
-    metrics, _ = run.validation()
+    metrics, _ = _validate(run, save)
     value = metrics[run.config.validation.metric]
     better = progress.phase_best is None or value > progress.phase_best.value
     if better:

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, Thread
 from types import FrameType
 
 import torch
@@ -12,6 +14,19 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 
 from ngsan.config import MachineConfig
+
+_LAUNCHER = "NGSAN_LAUNCHER"
+"""In the environment of processes that the first one has started: its number."""
+
+_LAST_SECONDS = 2.0
+"""How long other processes have to tell what went wrong with them."""
+
+_ORPHAN_SECONDS = 10.0
+"""How long a process has to notice by itself that the one that started it has gone."""
+
+
+class StoppedError(Exception):
+    """The run was asked to stop, and its state is saved."""
 
 
 def build_fabric(config: MachineConfig) -> Fabric:
@@ -47,6 +62,66 @@ def precision_of(config: MachineConfig, device: str) -> str:
     if config.precision != "auto":
         return config.precision
     return "bfloat16" if device == "cuda" else "float32"
+
+
+@contextmanager
+def launched(fabric: Fabric) -> Iterator[None]:
+    """Starts the other processes; when this one fails, those that it started end, too."""
+    if int(os.environ.get("LOCAL_RANK", 0)):
+        _follow_parent()
+    else:
+        os.environ[_LAUNCHER] = str(os.getpid())
+    fabric.launch()
+    try:
+        yield
+    except BaseException:
+        started: list[subprocess.Popen[bytes]] = getattr(fabric.strategy.launcher, "procs", [])
+        others = list(started)
+        # The launcher looks after them, too, and would kill this process before it tells why.
+        started.clear()
+        for other in others:
+            other.terminate()
+        end = time.monotonic() + _LAST_SECONDS
+        for other in others:
+            try:
+                other.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                other.kill()  # it waits for this process, and has nothing to save
+                other.wait()
+        raise
+
+
+def leave_others() -> None:
+    """Closes the connections to the other processes, if there are any."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def is_of_processes(error: RuntimeError) -> bool:
+    """Whether an error tells that another process cannot be reached."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+
+
+def loss_of(error: RuntimeError) -> str:
+    """What such an error says, less where in the library and what to do about it."""
+    return str(error).partition("] ")[2].partition(". ")[0] or str(error)
+
+
+def _follow_parent() -> None:
+    """Sees to it that a process that another has started does not outlive it.
+
+    A lost connection tells it so, but only once there has been one.
+    """
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    parent = os.getppid() if by_torchrun else int(os.environ.get(_LAUNCHER, os.getppid()))
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        time.sleep(_ORPHAN_SECONDS)
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
 
 
 @contextmanager

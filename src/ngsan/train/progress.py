@@ -1,6 +1,7 @@
 """Where a run stands."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,12 +112,21 @@ def settings(config: TrainConfig, precision: str, data: Mapping[str, str]) -> di
         data: Signatures of the datasets; they stand for the folder, which may move.
     """
     values = asdict(config)
-    del values["machine"], values["data"]["folder"]
-    return {**values, "precision": precision, "signatures": dict(data)}
+    values["machine"] = {"precision": precision}
+    del values["data"]["folder"]
+    values["data"]["signatures"] = dict(data)
+    # As a state gives them back: a tuple has become a list.
+    made: dict[str, Any] = json.loads(json.dumps(values))
+    return made
 
 
-def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: Sequence[str]) -> None:
+def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     """Refuses to go on with other settings.
+
+    Args:
+        before: Those that the run was begun with.
+        now: Those that it is to go on with.
+        where: The run's folder.
 
     Raises:
         ValueError: Something differs; names everything that does.
@@ -125,6 +135,6 @@ def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: Seque
     if lines:
         listed = "".join(f"\n  {line}" for line in lines)
         raise ValueError(
-            f"{'/'.join(where)}: the run was begun with other settings, so it cannot go on with "
+            f"{where}: the run was begun with other settings, so it cannot go on with "
             f"these; put them back, or begin another run in another folder:{listed}"
         )

@@ -1,9 +1,8 @@
 """Puts a run together: processes, data, models, phases, and what was saved of it."""
 
 import copy
-import dataclasses
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,22 +10,23 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from ngsan.config import MODELS, SceneConfig, TrainConfig
-from ngsan.data.captions import VOCABULARY
+from ngsan.config import MODELS, TrainConfig
 from ngsan.data.dataset import CaptionDataset
-from ngsan.data.lock import folder_lock
 from ngsan.data.sampler import BatchSampler
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
-from ngsan.models import Captioner, build_captioner
-from ngsan.models.saved import WEIGHTS, link_model, load_captioner
+from ngsan.models import Captioner
+from ngsan.models.saved import WEIGHTS
 from ngsan.train.feed import Feed, hold
-from ngsan.train.keeping import LOG, STATES, Keeper
+from ngsan.train.folder import find_state, locked, restore_model, where_it_stands
+from ngsan.train.keeping import LOG, Keeper, remove_epochs
 from ngsan.train.log import JsonLines, TensorBoard
-from ngsan.train.loop import Run, StoppedError, run_phases
+from ngsan.train.loop import Run, run_phases
 from ngsan.train.machine import (
+    StoppedError,
     build_fabric,
     device_name,
+    is_of_processes,
+    launched,
+    loss_of,
     precision_of,
     short_attention,
     stop_on_signals,
@@ -40,20 +40,20 @@ from ngsan.train.phases import (
 )
 from ngsan.train.progress import Progress, require_same, settings
 from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
-from ngsan.train.state import TrainingState, read_state
+from ngsan.train.sources import build_model, open_data
+from ngsan.train.state import TrainingState
 from ngsan.train.validation import Validation
 
 Entry = dict[str, Any]
-_SCENES = "scenes"
 
 
 class InterruptedRunError(Exception):
     """A run was stopped by a signal; its state is saved."""
 
-    def __init__(self, number: int) -> None:
-        """Takes the signal's number."""
+    def __init__(self, number: int, *, first: bool = True) -> None:
+        """Takes the signal's number and whether this is the first process of the run."""
         super().__init__(number)
-        self.number = number
+        self.number, self.first = number, first
 
 
 def train(
@@ -81,32 +81,37 @@ def train(
         InterruptedRunError: The run was stopped by a signal.
     """
     fabric = build_fabric(config.machine)
-    fabric.launch()
-    if config.machine.threads:
-        torch.set_num_threads(config.machine.threads)
     output = Path(output)
-    first = fabric.is_global_zero
     with ExitStack() as stack:
+        stack.enter_context(launched(fabric))
+        first = fabric.is_global_zero
+        if config.machine.threads:
+            torch.set_num_threads(config.machine.threads)
         if first:
-            stack.enter_context(folder_lock(output / ".lock", "training run in"))
-        state = _find_state(output, resume=resume, listen=listen if first else _unheard)
-        fabric.barrier()
+            stack.enter_context(locked(output))
+        state = find_state(output, resume=resume, listen=listen if first else _unheard)
         stop = Event()
         received = stack.enter_context(stop_on_signals(stop, first=first))
         stack.enter_context(short_attention())
         tell, position = _listeners(config, output, state, listen, stack, first=first)
         try:
-            data = datasets or _open_data(fabric, config, output)
+            fabric.barrier()  # nothing is written before all have read the state
+            data = datasets or open_data(fabric, config, output)
             _train(fabric, config, output, data, state, tell, position, stop)
         except StoppedError:
             raise InterruptedRunError(received[-1]) from None
-        except (ValueError, OSError) as error:
-            raise type(error)(f"{error}\n{_where_it_stands(output)}") from error
-        except RuntimeError:
-            if first or not received:
+        except ValueError as error:
+            raise ValueError(_failure(fabric, output, error)) from error
+        except OSError as error:
+            raise OSError(_failure(fabric, output, error)) from error
+        except RuntimeError as error:
+            if not is_of_processes(error):
                 raise
-            # The first process has gone, as it was told to.
-            raise InterruptedRunError(received[-1]) from None
+            if received and not first:
+                # The first process has gone, as it was told to.
+                raise InterruptedRunError(received[-1], first=False) from None
+            lost = f"another process of the run has gone ({loss_of(error)})"
+            raise ConnectionError(_failure(fabric, output, lost)) from error
 
 
 def _train(
@@ -121,6 +126,11 @@ def _train(
 ) -> None:
     learned, validated = data
     device = fabric.device
+    if config.model.norm == "batch" and fabric.world_size > 1:
+        raise ValueError(
+            f"model.norm: batch would take its statistics from the images of one of "
+            f"{fabric.world_size} processes; take instance, or one process"
+        )
     precision = precision_of(config.machine, device.type)
     signatures = {"train": learned.signature, "validation": validated.signature}
     decisive = settings(config, precision, signatures)
@@ -128,11 +138,14 @@ def _train(
     if state is not None:
         require_same(state.progress["settings"], decisive, str(output))
         progress = Progress.from_values(state.progress["progress"])
-    captioner = _build(config, learned)
+    captioner = build_model(config, learned, fresh=state is None)
     if state is not None:
         captioner.load_state_dict(state.tensors["weights"])
     if progress.done:
-        _finish(progress, output, tell, first=fabric.is_global_zero)
+        if fabric.is_global_zero:
+            restore_model(config, output, learned.vocabulary, progress, captioner, tell)
+            remove_epochs(output)
+            _tell_end(progress, output, tell)
         return
     captioner.to(device)
     half = torch.float16 if precision == "bfloat16" and device.type == "cuda" else torch.float32
@@ -164,7 +177,7 @@ def _train(
         captioner=captioner,
         writer=writer,
         feed=feed,
-        validation=Validation(writer, validated, resident, config.validation, fabric),
+        validation=Validation(writer, validated, resident, config.validation, fabric, stop),
         phases=_phases(config, fabric, captioner, writer, feed, compiled=compiled),
         keeper=keeper,
         compiled=compiled,
@@ -173,10 +186,11 @@ def _train(
     )
     tell(_start(run, validated, precision, None if state is None else progress.step))
     memory = {} if state is None else dict(state.tensors["optimizer"])
-    run_phases(run, progress, memory)
-    progress.done = True
-    keeper.save(progress, captioner.state_dict(), {})
-    _finish(progress, output, tell, first=fabric.is_global_zero)
+    with closing(keeper):
+        run_phases(run, progress, memory)
+        keeper.finish(progress)
+    if fabric.is_global_zero:
+        _tell_end(progress, output, tell)
 
 
 def _phases(
@@ -227,103 +241,6 @@ def _phases(
     return made
 
 
-def _open_data(
-    fabric: Fabric, config: TrainConfig, output: Path
-) -> tuple[CaptionDataset, CaptionDataset]:
-    """The splits to learn from and to validate on."""
-    data = config.data
-    folder = Path(data.folder)
-    if data.scenes is not None:
-        folder = output / _SCENES
-        if fabric.is_global_zero and not (folder / VOCABULARY).is_file():
-            _write_scenes(folder, data.scenes, data.train, data.validation)
-        fabric.barrier()
-    elif not data.folder:
-        raise ValueError(
-            "data.folder: say which dataset to learn from, as ngsan data makes it: "
-            "--data.folder DIR"
-        )
-    learned, validated = (
-        CaptionDataset(
-            folder,
-            split,
-            longest=data.longest,
-            captions_per_image=data.captions_per_image or None,
-            seed=config.seed,
-            dtype=torch.float16 if fabric.device.type == "cuda" else torch.float32,
-            skip_missing=data.skip_missing,
-        )
-        for split in (data.train, data.validation)
-    )
-    return learned, validated
-
-
-def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
-    sizes = {train: scenes.train, validation: scenes.test}
-    batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
-    write_scene_folder(folder, batches, scene_vocabulary())
-
-
-def _build(config: TrainConfig, dataset: CaptionDataset) -> Captioner:
-    """The model with the weights that it begins with."""
-    model = config.model
-    for key, wanted in (
-        ("vocab_size", len(dataset.vocabulary)),
-        ("feature_dim", dataset.store.feature_dim),
-    ):
-        if getattr(model, key) != wanted:
-            raise ValueError(
-                f"model.{key}: {getattr(model, key)}, but {dataset.folder} has {wanted}: "
-                f"--model.{key} {wanted}"
-            )
-    torch.manual_seed(config.seed)
-    captioner = build_captioner(model)
-    needs_boxes = captioner.encoder.relative or captioner.encoder.absolute is not None
-    if needs_boxes and not dataset.store.has_boxes:
-        raise ValueError(
-            f"model.geometry: {model.geometry} needs boxes, and the features of {dataset.folder} "
-            "have none: --model.geometry none"
-        )
-    if config.initial:
-        given, its_config, vocabulary = load_captioner(config.initial)
-        dataset.require_vocabulary(vocabulary)
-        if its_config != model:
-            changed = [
-                item.name
-                for item in dataclasses.fields(model)
-                if getattr(model, item.name) != getattr(its_config, item.name)
-                and item.name not in ("dropout", "backend")
-            ]
-            if changed:
-                raise ValueError(
-                    f"initial: {config.initial} is of another shape than the model: "
-                    f"{', '.join(f'model.{name}' for name in changed)}"
-                )
-        captioner.load_state_dict(given.float().state_dict())
-    return captioner
-
-
-def _find_state(
-    output: Path, *, resume: bool, listen: Callable[[Entry], None]
-) -> TrainingState | None:
-    """What was saved of the run in a folder."""
-
-    def on_damage(text: str) -> None:
-        listen({"event": "note", "text": text})
-
-    there = (output / STATES).is_dir() and any((output / STATES).iterdir())
-    if resume:
-        state = read_state(output / STATES, on_damage)
-        if state is None:
-            listen({"event": "note", "text": f"{output} has no saved state yet: from the start"})
-        return state
-    if there or (output / WEIGHTS).exists():
-        raise ValueError(
-            f"{output} holds a run already: --resume goes on with it; or give another --output"
-        )
-    return None
-
-
 def _listeners(
     config: TrainConfig,
     output: Path,
@@ -338,7 +255,14 @@ def _listeners(
         return _unheard, lambda: 0
     saved = None if state is None else state.progress["progress"]
     log = stack.enter_context(JsonLines(output / LOG, keep=0 if saved is None else saved["log"]))
-    listeners: list[Callable[[Entry], None]] = [log.write, listen]
+
+    def write(entry: Entry) -> None:
+        try:
+            log.write(entry)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(output / LOG)) from error
+
+    listeners: list[Callable[[Entry], None]] = [write, listen]
     if config.machine.tensorboard:
         step = 0 if saved is None else saved["step"]
         board = stack.enter_context(TensorBoard(output / "tensorboard", step=step))
@@ -381,19 +305,10 @@ def _start(run: Run, validated: CaptionDataset, precision: str, resumed_at: int 
     }
 
 
-def _finish(
-    progress: Progress, output: Path, tell: Callable[[Entry], None], *, first: bool
-) -> None:
-    """Makes sure that the best model is in its place, and tells the end."""
+def _tell_end(progress: Progress, output: Path, tell: Callable[[Entry], None]) -> None:
     best = progress.best
-    if not first or best is None:
+    if best is None:
         return
-    try:
-        load_captioner(output)
-    except ValueError as error:
-        tell({"event": "note", "text": f"{error}; taking it from {output / best.phase} again"})
-        load_captioner(output / best.phase)
-        link_model(output / best.phase, output)
     tell(
         {
             "event": "end",
@@ -404,13 +319,8 @@ def _finish(
     )
 
 
-def _where_it_stands(output: Path) -> str:
-    """What is left of a run that failed."""
-    try:
-        state = read_state(output / STATES, lambda text: None)
-    except ValueError as error:
-        return str(error)
-    if state is None:
-        return f"nothing had been saved in {output} yet"
-    step = state.progress["progress"]["step"]
-    return f"the state of step {step} is whole in {output}: --resume goes on from there"
+def _failure(fabric: Fabric, output: Path, error: object) -> str:
+    """What to say of a failure, and what is left of the run."""
+    if not fabric.is_global_zero:
+        return f"process {fabric.global_rank}: {error}"
+    return f"{error}\n{where_it_stands(output)}"

@@ -31,13 +31,22 @@ class Clip:
             nn.utils.clip_grad_norm_(parameters, self.norm)
 
 
-def build_optimizer(module: nn.Module, device: torch.device) -> torch.optim.Adam:
-    """Adam whose rate can change while its step is captured."""
+def build_optimizer(
+    module: nn.Module, device: torch.device, *, weight_decay: float = 0.0
+) -> torch.optim.AdamW:
+    """Adam whose rate can change while its step is captured.
+
+    Args:
+        module: What is trained.
+        device: Where it is.
+        weight_decay: Decoupled from the gradient, as in AdamW; 0 makes it Adam.
+    """
     on_gpu = device.type == "cuda"
-    return torch.optim.Adam(
-        module.parameters(),
+    return torch.optim.AdamW(
+        [part for part in module.parameters() if part.requires_grad],
         lr=torch.tensor(0.0, device=device) if on_gpu else 0.0,
         betas=BETAS,
+        weight_decay=weight_decay,
         fused=True,
         capturable=on_gpu,
     )
@@ -52,7 +61,7 @@ class Step:
     """
 
     def __init__(
-        self, fabric: Fabric, module: nn.Module, optimizer: torch.optim.Adam, clip: Clip
+        self, fabric: Fabric, module: nn.Module, optimizer: torch.optim.AdamW, clip: Clip
     ) -> None:
         """Takes the parts.
 
@@ -96,7 +105,7 @@ class Step:
 class CapturedStep:
     """A `Step` captured as one graph, for a single process on a GPU."""
 
-    def __init__(self, step: Step, module: nn.Module, optimizer: torch.optim.Adam) -> None:
+    def __init__(self, step: Step, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Takes the step and what it changes."""
         self._step, self._module, self._optimizer = step, module, optimizer
         self._buffers: dict[str, Tensor | None] = {}
@@ -148,7 +157,7 @@ class CapturedStep:
         return [*(weight.data for weight in weights), *memory]
 
 
-def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
+def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
     """Sets the learning rate, in place where it is a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -157,7 +166,7 @@ def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
             group["lr"] = rate
 
 
-def optimizer_tensors(optimizer: torch.optim.Adam, module: nn.Module) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: torch.optim.AdamW, module: nn.Module) -> dict[str, Tensor]:
     """What an optimizer remembers, by the names of the module's parameters."""
     return {
         f"{key}.{name}": value
@@ -167,7 +176,7 @@ def optimizer_tensors(optimizer: torch.optim.Adam, module: nn.Module) -> dict[st
 
 
 def load_optimizer(
-    optimizer: torch.optim.Adam, module: nn.Module, tensors: Mapping[str, Tensor]
+    optimizer: torch.optim.AdamW, module: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
     """Gives back to an optimizer what `optimizer_tensors` took from it.
 

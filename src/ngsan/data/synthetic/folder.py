@@ -49,8 +49,8 @@ def write_scene_folder(
     records = []
     with StoreWriter(folder, source="built-in scenes", overwrite=True) as writer:
         for split, batch in batches.items():
-            if batch.boxes is None:
-                raise ValueError("scenes have boxes, and this batch has none")
+            if batch.boxes is None or batch.mask is None:
+                raise ValueError("scenes have boxes and a mask, and this batch lacks one")
             for index, name in enumerate(batch.ids):
                 identity = f"{split}-{name}" if len(batches) > 1 else name
                 real = batch.mask[index]

@@ -1,0 +1,114 @@
+"""What a run begins with: its data and its model."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from ngsan.config import SceneConfig, TrainConfig
+from ngsan.data.captions import VOCABULARY
+from ngsan.data.dataset import CaptionDataset
+from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.models import Captioner, build_captioner
+from ngsan.models.saved import load_captioner
+
+_SCENES = "scenes"
+
+
+def open_data(
+    fabric: Fabric, config: TrainConfig, output: Path
+) -> tuple[CaptionDataset, CaptionDataset]:
+    """The splits to learn from and to validate on.
+
+    Args:
+        fabric: The processes.
+        config: The run.
+        output: The run's folder, where the built-in scenes are put if it learns from them.
+
+    Raises:
+        ValueError: There is no such dataset, or it is damaged.
+        OSError: It cannot be read.
+    """
+    data = config.data
+    folder = Path(data.folder)
+    if data.scenes is not None:
+        folder = output / _SCENES
+        if fabric.is_global_zero and not (folder / VOCABULARY).is_file():
+            _write_scenes(folder, data.scenes, data.train, data.validation)
+        fabric.barrier()
+    elif not data.folder:
+        raise ValueError(
+            "data.folder: say which dataset to learn from, as ngsan data makes it: "
+            "--data.folder DIR"
+        )
+    if not folder.is_dir():
+        raise FileNotFoundError(f"data.folder: there is no folder {folder}")
+    learned, validated = (
+        CaptionDataset(
+            folder,
+            split,
+            longest=data.longest,
+            captions_per_image=data.captions_per_image or None,
+            seed=config.seed,
+            dtype=torch.float16 if fabric.device.type == "cuda" else torch.float32,
+            skip_missing=data.skip_missing,
+        )
+        for split in (data.train, data.validation)
+    )
+    return learned, validated
+
+
+def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
+    sizes = {train: scenes.train, validation: scenes.test}
+    batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
+    write_scene_folder(folder, batches, scene_vocabulary())
+
+
+def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) -> Captioner:
+    """The model.
+
+    Args:
+        config: The run.
+        dataset: What it learns from.
+        fresh: Whether the run has just begun: then with the weights that it is to begin with.
+
+    Raises:
+        ValueError: The model does not fit the dataset, or the initial weights do not fit it.
+    """
+    model = config.model
+    for key, wanted in (
+        ("vocab_size", len(dataset.vocabulary)),
+        ("feature_dim", dataset.store.feature_dim),
+    ):
+        if getattr(model, key) != wanted:
+            raise ValueError(
+                f"model.{key}: {getattr(model, key)}, but {dataset.folder} has {wanted}: "
+                f"--model.{key} {wanted}"
+            )
+    torch.manual_seed(config.seed)
+    captioner = build_captioner(model)
+    needs_boxes = captioner.encoder.relative or captioner.encoder.absolute is not None
+    if needs_boxes and not dataset.store.has_boxes:
+        raise ValueError(
+            f"model.geometry: {model.geometry} needs boxes, and the features of {dataset.folder} "
+            "have none: --model.geometry none"
+        )
+    if config.initial and fresh:
+        given, its_config, vocabulary = load_captioner(config.initial)
+        dataset.require_vocabulary(vocabulary)
+        if its_config != model:
+            changed = [
+                item.name
+                for item in dataclasses.fields(model)
+                if getattr(model, item.name) != getattr(its_config, item.name)
+                and item.name not in ("dropout", "backend")
+            ]
+            if changed:
+                raise ValueError(
+                    f"initial: {config.initial} is of another shape than the model: "
+                    f"{', '.join(f'model.{name}' for name in changed)}"
+                )
+        captioner.load_state_dict(given.float().state_dict())
+    return captioner

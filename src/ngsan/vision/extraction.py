@@ -1,0 +1,212 @@
+"""Regions of many image files: pictures are read ahead in threads while the source works.
+
+On a cluster, Ray Data does the same in many processes, see `extract_on_ray`.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ngsan.data.store import Regions
+from ngsan.vision.images import ImageError, Picture, open_picture
+from ngsan.vision.sources import RegionSource
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What came of a file."""
+
+    path: str
+    """The file."""
+
+    regions: Regions | None
+    """Its regions, or None."""
+
+    problem: str | None = None
+    """Why there are none, in one sentence that names the file."""
+
+
+def extract(
+    paths: Sequence[str], source: RegionSource, *, batch_size: int = 32, workers: int = 2
+) -> Iterator[Extracted]:
+    """Makes the regions of image files.
+
+    Args:
+        paths: The files.
+        source: What makes the regions.
+        batch_size: Pictures that it is given at a time.
+        workers: Threads that read pictures.
+
+    Yields:
+        What came of each file, in their order.
+    """
+    for name, value in {"batch_size": batch_size, "workers": workers}.items():
+        if value < 1:
+            raise ValueError(f"{name}: {value} is not at least 1")
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[tuple[str, Future[Picture | str]]] = deque()
+        ahead = iter(paths)
+        try:
+            while True:
+                # Two batches: one is read while the source works on the other.
+                for path in islice(ahead, 2 * batch_size - len(waiting)):
+                    waiting.append((path, pool.submit(_read, path, source)))
+                if not waiting:
+                    return
+                batch = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
+                yield from _regions_of([(path, read.result()) for path, read in batch], source)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def extract_on_ray(
+    paths: Sequence[str],
+    open_source: Callable[[], RegionSource],
+    *,
+    batch_size: int = 32,
+    workers: int = 2,
+    gpus: float | None = None,
+) -> Iterator[Extracted]:
+    """Makes the regions of image files on a Ray cluster: the one here, or else a local one.
+
+    Args:
+        paths: The files, under names by which every machine of the cluster finds them.
+        open_source: Makes a source; called once in every worker.
+        batch_size: Pictures that a source is given at a time.
+        workers: Processes, each with a source of its own.
+        gpus: GPUs that each of them takes, which may be less than 1; None for one, if the cluster
+            has any.
+
+    Yields:
+        What came of each file, in their order.
+
+    Raises:
+        ValueError: Ray is missing.
+    """
+    # Asked for before Ray is imported; it would otherwise tell its makers of every run.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray, data = import_module("ray"), import_module("ray.data")
+    except ImportError:
+        raise ValueError("this needs Ray: pip install 'ngsan[ray]'") from None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, log_to_driver=False)
+    try:
+        if gpus is None:
+            gpus = float("GPU" in ray.cluster_resources())
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
+        # Small blocks, such that all workers have something to do and results come as they are.
+        blocks = max(workers, -(-len(paths) // batch_size))
+        rows = data.from_items([{"path": path} for path in paths], override_num_blocks=blocks)
+        made = rows.map_batches(
+            RayWorker,
+            fn_constructor_args=(open_source,),
+            batch_size=batch_size,
+            concurrency=workers,
+            num_gpus=gpus or None,
+        )
+        for row in made.iter_rows():
+            yield _from_row(row)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+class RayWorker:
+    """Keeps a source in a process of the cluster."""
+
+    def __init__(self, open_source: Callable[[], RegionSource]) -> None:
+        """Makes the source."""
+        self._source = open_source()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The regions of a batch of files, as columns of plain bytes and numbers."""
+        paths = [str(path) for path in batch["path"]]
+        found = _regions_of([(path, _read(path, self._source)) for path in paths], self._source)
+        rows = [_to_row(one) for one in found]
+        return {name: _column([row[name] for row in rows]) for name in rows[0]}
+
+
+def _column(values: list[Any]) -> Any:
+    """Bytes stay objects: numpy's own type for them cuts zeros off their ends."""
+    if not isinstance(values[0], bytes):
+        return np.array(values)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _to_row(one: Extracted) -> dict[str, Any]:
+    regions = one.regions
+    features = np.empty((0, 0), np.float16) if regions is None else regions.features
+    boxes = None if regions is None else regions.boxes
+    with np.errstate(over="ignore"):
+        half = features.astype(np.float16)  # as the store keeps them, and refuses what is too large
+    width, height = (regions and regions.size) or (0, 0)
+    return {
+        "path": one.path,
+        "problem": one.problem or "",
+        "features": np.ascontiguousarray(half).tobytes(),
+        "boxes": b"" if boxes is None else np.ascontiguousarray(boxes, np.float32).tobytes(),
+        "count": len(features),
+        "width": width,
+        "height": height,
+    }
+
+
+def _from_row(row: dict[str, Any]) -> Extracted:
+    if row["problem"]:
+        return Extracted(row["path"], None, row["problem"])
+    features = np.frombuffer(row["features"], np.float16).reshape(int(row["count"]), -1)
+    boxes = np.frombuffer(row["boxes"], np.float32).reshape(-1, 4) if row["boxes"] else None
+    size = (int(row["width"]), int(row["height"])) if row["width"] else None
+    return Extracted(row["path"], Regions(features, boxes, size))
+
+
+def _read(path: str, source: RegionSource) -> Picture | str:
+    """The picture, prepared, and the size of the whole; or what is wrong with it."""
+    try:
+        picture = open_picture(path, near=source.near)
+    except ImageError as error:
+        return str(error)
+    return Picture(source.prepare(picture.image), picture.size)
+
+
+def _regions_of(
+    batch: Sequence[tuple[str, Picture | str]], source: RegionSource
+) -> Iterator[Extracted]:
+    """What came of each file of a batch, in their order."""
+    good = [picture for _, picture in batch if isinstance(picture, Picture)]
+    found = iter(_each(good, source))
+    for path, picture in batch:
+        regions = picture if isinstance(picture, str) else next(found)
+        if isinstance(regions, str):
+            problem = regions if isinstance(picture, str) else f"{path}: {regions}"
+            yield Extracted(path, None, problem)
+        else:
+            yield Extracted(path, regions)
+
+
+def _each(pictures: Sequence[Picture], source: RegionSource) -> list[Regions | str]:
+    """The regions of each picture, or why there are none."""
+    if not pictures:
+        return []
+    try:
+        made = source.regions([picture.image for picture in pictures])
+    except ValueError as error:
+        if len(pictures) == 1:
+            return [str(error)]
+        return [one for picture in pictures for one in _each([picture], source)]
+    return [
+        replace(regions, size=picture.size) for regions, picture in zip(made, pictures, strict=True)
+    ]

@@ -1,0 +1,410 @@
+"""What goes wrong stops a run with one clear message, and the last good state stays."""
+
+import dataclasses
+import errno
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ngsan.__main__ import main
+from ngsan.config import (
+    CrossEntropyConfig,
+    DataConfig,
+    MachineConfig,
+    RateConfig,
+    SelfCriticalConfig,
+    to_yaml,
+)
+from ngsan.config import TrainConfig as Config
+from ngsan.data.dataset import CaptionDataset
+from ngsan.data.lock import folder_lock
+from ngsan.models.saved import WEIGHTS, load_captioner, model_signature
+from ngsan.train import folder as folders
+from ngsan.train import run
+from ngsan.train.progress import differences, settings
+from ngsan.train.run import train
+from ngsan.train.state import read_state
+from tests.kills import end_of, fork
+from tests.train.worlds import same_tensors, scene_folder, tiny_model, tiny_run
+
+OFTEN = MachineConfig(device="cpu", threads=1, log_steps=1, save_seconds=0.0)
+
+
+def often(**changes):
+    """A tiny run whose state is saved after every step."""
+    return tiny_run(**{"machine": OFTEN, **changes})
+
+
+def step_of(folder):
+    return read_state(folder / "training", pytest.fail).progress["progress"]["step"]
+
+
+def after_steps(count, action):
+    """A listener that does something once, after so many steps."""
+
+    def listen(entry):
+        if entry["event"] == "checkpoint" and entry["step"] == count:
+            action()
+
+    return listen
+
+
+class KilledError(BaseException):
+    pass
+
+
+def killed():
+    raise KilledError
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(often(), folder)
+    return folder
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was killed after two of its six steps."""
+    folder = tmp_path / "run"
+    with pytest.raises(KilledError):
+        train(often(), folder, listen=after_steps(2, killed))
+    return folder
+
+
+def same(folder, other):
+    return same_tensors(load_file(folder / WEIGHTS), load_file(other / WEIGHTS))
+
+
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "ngsan.train.state.write_unseen",
+        "ngsan.models.saved.write_unseen",
+        "ngsan.train.keeping.write_bytes",
+        "ngsan.train.log.JsonLines.write",
+    ],
+)
+def test_a_full_disk(begun, whole, place, monkeypatch):
+    config = often()
+    if place.endswith("write_bytes"):
+        phase = dataclasses.replace(config.cross_entropy, average=2)
+        config = dataclasses.replace(config, cross_entropy=phase)
+        shutil.rmtree(begun)
+        with pytest.raises(KilledError):
+            train(config, begun, listen=after_steps(2, killed))
+    with monkeypatch.context() as patch:
+        patch.setattr(place, no_space)
+        with pytest.raises(OSError, match=r"(?s)No space left.*\nthe state of step [234] is whole"):
+            train(config, begun, resume=True)
+    train(config, begun, resume=True)
+    assert same(begun, whole)
+
+
+def test_a_file_that_may_not_grow(tmp_path, whole, capfd):
+    """A real limit on what a process may write, noticed at the first state."""
+    config = tmp_path / "config.yaml"
+    config.write_text(to_yaml(often()))
+    arguments = ["train", "--config", str(config), "--output", str(tmp_path / "run")]
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        os._exit(main(arguments))
+
+    assert end_of(fork(limited)) == 2
+    said = capfd.readouterr().err
+    assert "File too large" in said
+    assert "nothing had been saved" in said
+    assert "Traceback" not in said
+    assert main([*arguments, "--resume"]) == 0
+    assert same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("phase", ["cross_entropy", "self_critical"])
+def test_weights_that_are_no_numbers(tmp_path, phase):
+    config = often()
+    changed = dataclasses.replace(
+        getattr(config, phase), clip_norm=0.0, rate=RateConfig("constant", 1e30, 0.0)
+    )
+    config = dataclasses.replace(config, **{phase: changed})
+    with pytest.raises(ValueError, match=r"(?s)step [0-9].*rate\.highest.*\nthe state of step"):
+        train(config, tmp_path / "run")
+    state = read_state(tmp_path / "run" / "training", pytest.fail)
+    assert all(tensor.isfinite().all() for tensor in state.tensors["weights"].values())
+    if phase == "self_critical":
+        load_captioner(tmp_path / "run")
+
+
+def test_a_feature_that_is_no_number(tmp_path, monkeypatch):
+    # The store refuses it, so it comes as if the disk had made it so.
+    found = CaptionDataset.batch
+
+    def batch(self, indices, *, epoch=0):
+        made = found(self, indices, epoch=epoch)
+        if 7 in indices:
+            made.features[list(indices).index(7)] = torch.inf
+        return made
+
+    monkeypatch.setattr(CaptionDataset, "batch", batch)
+    machine = dataclasses.replace(OFTEN, data="host", workers=0)
+    with pytest.raises(ValueError, match=r"(?s)loss is nan.*ngsan data inspect.*\nthe state of"):
+        train(often(machine=machine), tmp_path / "run")
+
+
+def on_folder(folder, **machine):
+    return often(
+        data=DataConfig(folder=str(folder)),
+        machine=dataclasses.replace(OFTEN, data="host", **machine),
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", ["cut", "removed"])
+def test_features_that_are_lost_while_running(tmp_path, workers, how):
+    data = scene_folder(tmp_path / "data", train=48, val=12)
+    shard = data / "features" / "shard-00000.safetensors"
+    content = shard.read_bytes()
+
+    def lose():
+        if how == "cut":
+            os.truncate(shard, 100)
+        else:
+            shutil.move(data, tmp_path / "elsewhere")
+
+    config, folder = on_folder(data, workers=workers), tmp_path / "run"
+    with pytest.raises(OSError, match=r"(?s)shard-00000|data.*\nthe state of step 1 is whole"):
+        train(config, folder, listen=after_steps(1, lose))
+    with pytest.raises((OSError, ValueError), match=r"data.*"):
+        train(config, folder, resume=True)
+    if how == "cut":
+        shard.write_bytes(content)
+    else:
+        shutil.move(tmp_path / "elsewhere", data)
+    train(config, folder, resume=True)
+    train(config, tmp_path / "whole")
+    assert same(folder, tmp_path / "whole")
+
+
+def test_a_reader_that_was_killed(tmp_path, monkeypatch):
+    data = scene_folder(tmp_path / "data", train=48, val=12)
+    found, here = CaptionDataset.batch, os.getpid()
+
+    def batch(self, indices, *, epoch=0):
+        if os.getpid() != here:
+            os.kill(os.getpid(), 7)  # what a mapped file that was cut short does
+        return found(self, indices, epoch=epoch)
+
+    monkeypatch.setattr(CaptionDataset, "batch", batch)
+    with pytest.raises(OSError, match=r"(?s)reads .*data ahead has died.*worker.*\nthe state"):
+        train(on_folder(data, workers=1), tmp_path / "run")
+
+
+def test_where_a_run_cannot_be(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(to_yaml(often()))
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file" / "in", Path("/proc/nowhere")):
+        assert main(["train", "--config", str(config), "--output", str(output)]) == 2
+        said = capsys.readouterr().err
+        assert str(output) in said
+        assert "Traceback" not in said
+
+
+def test_unknown_initial_model(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere is not a model"):
+        train(often(initial=str(tmp_path / "nowhere")), tmp_path / "run")
+
+
+def test_the_initial_model_is_needed_only_once(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "initial")
+    config = often(initial=str(tmp_path / "initial"))
+    with pytest.raises(KilledError):
+        train(config, tmp_path / "run", listen=after_steps(2, killed))
+    shutil.rmtree(tmp_path / "initial")
+    train(config, tmp_path / "run", resume=True)
+
+
+def test_other_settings_are_refused_by_name(begun, whole):
+    model, phase = tiny_model(layers=2), dataclasses.replace(often().cross_entropy, patience=3)
+    other = often(model=model, cross_entropy=phase, seed=5)
+    before = {path: path.read_bytes() for path in begun.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="the run was begun with other settings") as found:
+        train(other, begun, resume=True)
+    said = str(found.value).splitlines()
+    assert said[0].startswith(f"{begun}: ")
+    assert [line.strip() for line in said if line.startswith("  ")][:3] == [
+        "model.layers: 1 before, 2 now",
+        "cross_entropy.patience: 0 before, 3 now",
+        "seed: 0 before, 5 now",
+    ]
+    with pytest.raises(ValueError, match="machine.precision: 'float32' before, 'bfloat16' now"):
+        train(often(machine=dataclasses.replace(OFTEN, precision="bfloat16")), begun, resume=True)
+    # The log may have lost lines that will be written again; no more has changed.
+    for path, content in before.items():
+        assert (
+            content.startswith(path.read_bytes())
+            if path.suffix == ".jsonl"
+            else (path.read_bytes() == content)
+        )
+    machine = dataclasses.replace(OFTEN, save_seconds=1e9, log_steps=7, data="host", workers=0)
+    train(often(machine=machine), begun, resume=True)
+    assert same(begun, whole)
+
+
+def test_other_data_are_refused(tmp_path):
+    data, folder = scene_folder(tmp_path / "data", train=48, val=12), tmp_path / "run"
+    with pytest.raises(KilledError):
+        train(on_folder(data), folder, listen=after_steps(2, killed))
+    moved = tmp_path / "moved"
+    shutil.move(data, moved)
+    with pytest.raises(OSError, match=r"(?s)data.folder: there is no folder .*data\nthe state"):
+        train(on_folder(data), folder, resume=True)
+    train(on_folder(moved), folder, resume=True)
+    assert step_of(folder) == 6
+    captions = moved / "captions.jsonl"
+    captions.write_text(captions.read_text().replace("ball", "box"))
+    with pytest.raises(ValueError, match=r"data\.signatures\.train: '[0-9a-f]+' before"):
+        train(on_folder(moved), folder, resume=True)
+
+
+def test_settings_are_as_a_state_gives_them_back():
+    @dataclasses.dataclass(frozen=True)
+    class Odd(Config):
+        pair: tuple[int, ...] = (1, 2)
+
+    values = settings(Odd(**vars(often())), "float32", {"train": "a"})
+    assert values["pair"] == [1, 2]
+    assert differences(values, {**values, "pair": [1, 3]}) == ["pair: [1, 2] before, [1, 3] now"]
+
+
+def test_another_run_in_the_folder(begun, whole, monkeypatch):
+    monkeypatch.setattr(folders, "_LOCK_SECONDS", 0.2)
+    with (
+        folder_lock(begun / ".lock"),
+        pytest.raises(ValueError, match="another training run in .* is under way"),
+    ):
+        train(often(), begun, resume=True)
+    # One that is about to end is waited for.
+    monkeypatch.setattr(folders, "_LOCK_SECONDS", 30.0)
+    lock = folder_lock(begun / ".lock")
+    lock.__enter__()
+    pause = folders.time.sleep
+
+    def sleep(seconds):
+        pause(seconds)
+        lock.__exit__(None, None, None)
+
+    monkeypatch.setattr(folders.time, "sleep", sleep)
+    train(often(), begun, resume=True)
+    assert same(begun, whole)
+
+
+def test_a_run_is_not_begun_over_another(begun, whole, tmp_path):
+    with pytest.raises(ValueError, match="holds a run already: --resume"):
+        train(often(), begun)
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(often(), whole)
+    shutil.copytree(whole, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "training")
+    with pytest.raises(ValueError, match="has a model, but no training state"):
+        train(often(), tmp_path / "copy", resume=True)
+    assert same(tmp_path / "copy", whole)
+
+
+def flip(path, place=-1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    # In place, so that a hard link to it is damaged, too.
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def test_the_only_state_is_damaged(begun):
+    states = sorted((begun / "training").iterdir())
+    for state in states[:-1]:
+        shutil.rmtree(state)
+    flip(states[-1] / "progress.json", 30)
+    with pytest.raises(ValueError, match=r"no training state .* is whole: .*progress\.json"):
+        train(often(), begun, resume=True)
+
+
+@pytest.mark.parametrize("damage", ["weights.safetensors", "manifest.json", "gone", "all gone"])
+def test_the_newest_state_is_damaged(begun, whole, damage):
+    newest = sorted((begun / "training").iterdir())[-1]
+    match damage:
+        case "gone":
+            (newest / "optimizer.safetensors").unlink()
+        case "all gone":
+            for path in newest.iterdir():
+                path.unlink()
+        case name:
+            flip(newest / name, 50)
+    notes = []
+    train(often(), begun, resume=True, listen=notes.append)
+    assert notes[0]["event"] == "note"
+    assert "going on from the state before" in notes[0]["text"]
+    assert same(begun, whole)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "all missing"])
+def test_the_model_of_a_finished_run_is_damaged(tmp_path, whole, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    best = read_state(folder / "training", pytest.fail).progress["progress"]["best"]
+    phase = folder / best["phase"]
+    match damage:
+        case "flipped":  # the phase's model is the same file
+            for path in (folder, phase):
+                flip(path / WEIGHTS)
+        case "missing":
+            (folder / WEIGHTS).unlink()
+        case _:
+            (folder / WEIGHTS).unlink()
+            shutil.rmtree(phase)
+    told = []
+    train(often(), folder, resume=True, listen=told.append)
+    assert [entry["event"] for entry in told] == ["note", "end"]
+    for name in ("", "cross-entropy", "self-critical"):
+        assert model_signature(folder / name) == model_signature(whole / name)
+        assert load_captioner(folder / name)
+    train(often(), folder, resume=True, listen=told.append)
+    assert [entry["event"] for entry in told] == ["note", "end", "end"]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "another"])
+def test_weights_to_be_averaged_are_damaged(tmp_path, damage):
+    phase = CrossEntropyConfig(epochs=2, batch_size=16, average=2)
+    config = often(cross_entropy=phase, self_critical=SelfCriticalConfig(epochs=0))
+    folder = tmp_path / "run"
+    with pytest.raises(KilledError):
+        train(config, folder, listen=after_steps(6, killed))
+    first = folder / "epochs" / "epoch-0001.safetensors"
+    match damage:
+        case "flipped":
+            flip(first)
+        case "missing":
+            first.unlink()
+        case _:
+            shutil.copy(folder / "epochs" / "epoch-0002.safetensors", first)
+    with pytest.raises(ValueError, match=r"epoch-0001\.safetensors.* damaged or missing"):
+        train(config, folder, resume=True)
+
+
+def test_batch_norm_is_for_one_process():
+    config = often(model=tiny_model(norm="batch"))
+
+    class Two:
+        world_size, device = 2, torch.device("cpu")
+
+    with pytest.raises(ValueError, match=r"model\.norm: batch .* 2 processes"):
+        run._train(Two(), config, None, (None, None), None, None, None, None)

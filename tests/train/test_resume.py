@@ -1,0 +1,281 @@
+"""A run that was stopped and goes on ends as if it had never been stopped."""
+
+import dataclasses
+import json
+import os
+import pkgutil
+import shutil
+import signal
+from contextlib import contextmanager
+
+import pytest
+from safetensors.torch import load_file
+
+from ngsan.config import CrossEntropyConfig, MachineConfig, RateConfig, SelfCriticalConfig
+from ngsan.models.saved import WEIGHTS, model_signature, read_metrics
+from ngsan.train import validation
+from ngsan.train.run import InterruptedRunError, train
+from ngsan.train.state import read_state
+from tests.kills import killed_at
+from tests.train.worlds import same_tensors, tiny_model, tiny_run
+
+MODELS = ("", "cross-entropy", "self-critical")
+TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_left")
+
+POINTS = (
+    "ngsan.train.keeping.write_state",
+    "ngsan.train.keeping.save_captioner",
+    "ngsan.train.keeping.link_model",
+    "ngsan.train.keeping.write_bytes",
+    "ngsan.train.keeping.shutil.rmtree",
+    "ngsan.train.loop.load_captioner",
+    "ngsan.train.loop.rate_at",
+    "ngsan.train.loop.load_optimizer",
+    "ngsan.train.validation.score_captions",
+    "ngsan.train.sources.write_scene_folder",
+)
+"""Where a run is stopped: before and after each call of these, and at whatever it tells."""
+
+
+class KilledError(BaseException):
+    """What no part of a run reckons with."""
+
+
+@contextmanager
+def stopped_at(number):
+    """Stops what runs inside at the point of that number, from 0.
+
+    Yields:
+        A listener for the run, whose attribute `passed` is the number of points so far.
+    """
+
+    def listen(entry=None):
+        if listen.passed == number:
+            raise KilledError
+        listen.passed += 1
+
+    def around(function):
+        def call(*arguments, **options):
+            listen()
+            result = function(*arguments, **options)
+            listen()
+            return result
+
+        return call
+
+    listen.passed = 0
+    with pytest.MonkeyPatch.context() as patch:
+        for name in POINTS:
+            patch.setattr(name, around(pkgutil.resolve_name(name)))
+        yield listen
+
+
+def run_of(*, data="device", workers=0, save_seconds=0.0, patience=0, epochs=2):
+    """A run in which much can go wrong: dropout, averages, patience, states after every step."""
+    phase = {"batch_size": 16, "clip_value": 0.0, "average": 2, "patience": patience}
+    return tiny_run(
+        model=tiny_model(dropout=0.1),
+        cross_entropy=CrossEntropyConfig(
+            epochs=epochs, rate=RateConfig("cosine", 3e-3, 0.5), **phase
+        ),
+        self_critical=SelfCriticalConfig(
+            epochs=2, samples=2, dropout=0.1, rate=RateConfig("constant", 1e-3, 0.0), **phase
+        ),
+        machine=MachineConfig(
+            device="cpu",
+            threads=1,
+            log_steps=1,
+            save_seconds=save_seconds,
+            data=data,
+            workers=workers,
+        ),
+    )
+
+
+def log_of(folder):
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    told = [
+        line for line in lines if line["event"] in ("before", "step", "epoch", "average", "end")
+    ]
+    for line in told:
+        line.pop("model", None)
+    return [{key: line[key] for key in line if key not in TIMES} for line in told]
+
+
+def assert_same(folder, other):
+    """Sees to it that two runs left the same: models, scores, log, and nothing half done."""
+    for name in MODELS:
+        mine, its = folder / name, other / name
+        assert same_tensors(load_file(mine / WEIGHTS), load_file(its / WEIGHTS)), name
+        assert read_metrics(mine) == read_metrics(its)
+        assert model_signature(mine) == model_signature(its)
+        for file in ("metrics.json", "signature.json"):
+            assert (mine / file).read_text() == (its / file).read_text()
+    assert log_of(folder) == log_of(other)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in other.iterdir()
+    )
+
+
+def go_on(config, folder, attempts=60):
+    """Resumes until the run is over, stopped at points farther and farther from where it begins.
+
+    Returns:
+        How often it was stopped.
+    """
+    for attempt in range(attempts):
+        with stopped_at(4 + attempt) as listen:
+            try:
+                train(config, folder, resume=True, listen=listen)
+            except KilledError:
+                continue
+            return attempt
+    raise AssertionError(f"the run did not end in {attempts} attempts")
+
+
+CASES = {
+    "in memory": run_of(),
+    "read ahead": run_of(data="host", workers=2),
+    "seldom saved, patience": run_of(data="host", patience=1, epochs=4, save_seconds=0.2),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that were never stopped, by the case's name."""
+    made = {}
+    for name, config in CASES.items():
+        made[name] = tmp_path_factory.mktemp("whole") / "run"
+        train(config, made[name])
+    return made
+
+
+def test_where_the_data_are_does_not_matter(whole):
+    assert_same(whole["in memory"], whole["read ahead"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_again_and_again(tmp_path, whole, case):
+    assert go_on(CASES[case], tmp_path / "run") >= 3
+    assert_same(tmp_path / "run", whole[case])
+
+
+def test_stopped_once_anywhere(tmp_path, whole):
+    config = run_of(save_seconds=1e9)
+    with stopped_at(None) as listen:
+        train(config, tmp_path / "all", listen=listen)
+    assert_same(tmp_path / "all", whole["in memory"])
+    # The ends of phases are where most is written.
+    for number in range(3, listen.passed, 19):
+        folder = tmp_path / str(number)
+        with stopped_at(number) as stopping, pytest.raises(KilledError):
+            train(config, folder, listen=stopping)
+        train(config, folder, resume=True)
+        assert_same(folder, whole["in memory"])
+        shutil.rmtree(folder)
+
+
+def test_killed_at_the_disk(tmp_path, whole):
+    config = run_of(save_seconds=1e9)
+    for step in (5, 45, 120, 200, 260):
+        folder = tmp_path / str(step)
+        assert killed_at(step, lambda folder=folder: train(config, folder))
+        train(config, folder, resume=True)
+        assert_same(folder, whole["in memory"])
+
+
+def signalled(number, event, count):
+    """A listener that sends this process a signal when something is told for the nth time."""
+    left = [count]
+
+    def listen(entry):
+        left[0] -= entry["event"] == event
+        if not left[0]:
+            left[0] = -1
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+
+    return listen
+
+
+@pytest.mark.parametrize(
+    ("number", "event", "count"),
+    [
+        (signal.SIGTERM, "step", 2),
+        (signal.SIGINT, "step", 3),
+        (signal.SIGTERM, "epoch", 2),
+        (signal.SIGINT, "before", 1),
+        (signal.SIGTERM, "checkpoint", 1),
+        (signal.SIGTERM, "average", 1),
+    ],
+)
+def test_a_signal_saves_and_stops(tmp_path, whole, number, event, count):
+    config, folder = run_of(save_seconds=1e9), tmp_path / "run"
+    told = []
+    listen = signalled(number, event, count)
+
+    def both(entry):
+        told.append(entry)
+        listen(entry)
+
+    with pytest.raises(InterruptedRunError) as found:
+        train(config, folder, listen=both)
+    assert found.value.number == number
+    # What had been done is in the state, and nothing was done after it.
+    state = read_state(folder / "training", pytest.fail)
+    last = max((entry["step"] for entry in told if entry["event"] == "step"), default=0)
+    assert state.progress["progress"]["step"] == last
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    train(config, folder, resume=True)
+    assert_same(folder, whole["in memory"])
+
+
+def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
+    config, folder = run_of(save_seconds=1e9), tmp_path / "run"
+    batch = validation.Predictor.caption
+    config = dataclasses.replace(
+        config, validation=dataclasses.replace(config.validation, batch_size=4)
+    )
+    train(config, tmp_path / "whole")
+    calls = []
+
+    def caption(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 5:  # 3 batches an epoch: in the midst of the second
+            os.kill(os.getpid(), signal.SIGTERM)
+        return batch(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(validation.Predictor, "caption", caption)
+        with pytest.raises(InterruptedRunError):
+            train(config, folder)
+    assert len(calls) == 5
+    state = read_state(folder / "training", pytest.fail).progress["progress"]
+    assert (state["epoch"], state["position"], state["step"]) == (1, 3, 6)
+    train(config, folder, resume=True)
+    assert_same(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("event", ["before", "end"])
+def test_damage_to_the_newest_state_goes_back_one(tmp_path, whole, event):
+    """Also where the weights to be averaged have just been removed."""
+    config, folder = run_of(save_seconds=1e9), tmp_path / "run"
+
+    def listen(entry):
+        if entry["event"] == "checkpoint" and event in told:
+            raise KilledError
+        told.append(entry["event"])
+        if entry["event"] == event == "end":
+            raise KilledError
+
+    told = []
+    with pytest.raises(KilledError):
+        train(config, folder, listen=listen)
+    newest = max((folder / "training").iterdir())
+    content = bytearray((newest / "weights.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "weights.safetensors").write_bytes(content)
+    notes = []
+    train(config, folder, resume=True, listen=notes.append)
+    assert "weights.safetensors is not as it was written" in notes[0]["text"]
+    assert_same(folder, whole["in memory"])
