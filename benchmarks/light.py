@@ -3,11 +3,13 @@
     python benchmarks/light.py FOLDER [--make] [--layers 3] [--regions 64] [--threads 1 2]
 
 Random regions, beam 3, one image at a time. `--make` first writes an export in 8 bits of a
-random NG-SAN whose captions never end, so that all have 20 words. The predictor with torch runs
-after the other, as importing torch is the first thing to avoid.
+random NG-SAN whose captions never end, so that all have 20 words. Cold starts are processes of
+their own, which never import torch; afterwards the captioner without torch and the predictor with
+it take turns.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -58,14 +60,18 @@ def make(folder: Path, layers: int, feature_dim: int) -> None:
     export_captioner(model, folder, precision="int8")
 
 
-def milliseconds(work: Callable[[], Any], repeat: int) -> dict[str, float]:
-    """The shortest and the median time of some work; it is done twice beforehand."""
-    times = []
+def milliseconds(repeat: int, **works: Callable[[], Any]) -> dict[str, dict[str, float]]:
+    """The shortest and the median time of works that take turns, each after two for nothing."""
+    times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeat + 2):
-        start = time.perf_counter()
-        work()
-        times.append(1000 * (time.perf_counter() - start))
-    return {"best": min(times[2:]), "median": statistics.median(times[2:])}
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(1000 * (time.perf_counter() - start))
+    return {
+        name: {"best": min(found[2:]), "median": statistics.median(found[2:])}
+        for name, found in times.items()
+    }
 
 
 class Remembered:
@@ -124,27 +130,28 @@ def main() -> None:
     found = cold(options.export, options.regions, options.cold) if options.cold else {}
     model = LightCaptioner.open(options.export).model
     search = Beam(Remembered(model.config.vocab_size, 3, 20))
-    found["search of 20 words without a model, ms"] = milliseconds(search.run, options.repeat)
+    alone = milliseconds(options.repeat, search=search.run)["search"]
+    found["search of 20 words without a model, ms"] = alone
     random = np.random.default_rng(0)
     shape = (1, options.regions)
     images = (
         random.standard_normal((*shape, model.config.feature_dim)).astype("f4"),
         (0.1 + 0.4 * random.random((*shape, 4))).astype("f4"),
     )
-    for threads in options.threads:
-        light = LightCaptioner.open(options.export, threads=threads)
-        name = f"one image, beam 3, {threads} threads, without torch, ms"
-        found[name] = milliseconds(lambda light=light: light.caption(*images), options.repeat)
     import torch
 
     from ngsan.export import load
 
     for threads in options.threads:
         torch.set_num_threads(threads)
-        predictor = load(options.export, threads=threads)
-        name = f"one image, beam 3, {threads} threads, with torch, ms"
-        work = lambda predictor=predictor: predictor.caption(*images)  # noqa: E731
-        found[name] = milliseconds(work, options.repeat)
+        light = LightCaptioner.open(options.export, threads=threads)
+        heavy = load(options.export, threads=threads)
+        works = {
+            "without torch": functools.partial(light.caption, *images),
+            "with torch": functools.partial(heavy.caption, *images),
+        }
+        for name, figures in milliseconds(options.repeat, **works).items():
+            found[f"one image, beam 3, threads: {threads}, {name}, ms"] = figures
     for what, figures in found.items():
         print(f"{what:60} best {figures['best']:8.1f}  median {figures['median']:8.1f}")
     if options.json:

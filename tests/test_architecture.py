@@ -33,6 +33,7 @@ ALLOWED = {
         "nn",
         "predict",
         "text",
+        "vision",
     },
     "predict": {"models", "nn", "decoding", "config", "text"},
     "evaluate": {"predict", "data", "metrics", "config", "text"},
@@ -53,6 +54,7 @@ ALLOWED = {
         "probe",
         "text",
         "train",
+        "vision",
     },
 }
 """What each part of the package may import of the others; "" is `ngsan` itself."""

@@ -70,7 +70,7 @@ def test_searches_take_images(photo):
 
 
 def test_what_does_not_fit_is_refused(photo):
-    captioner, regions = photo
+    captioner, _regions = photo
     with pytest.raises(ValueError, match=r"images must be \(images, 3, 8, 8\)"):
         captioner.encode(torch.zeros(2, 3, 9, 9))
     other = build_captioner(CONFIG, feature_dim=7)

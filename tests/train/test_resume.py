@@ -27,7 +27,7 @@ POINTS = (
     "ngsan.train.keeping.save_captioner",
     "ngsan.train.keeping.link_model",
     "ngsan.train.keeping.write_bytes",
-    "ngsan.train.keeping.shutil.rmtree",
+    "ngsan.train.keeping.remove_epochs",
     "ngsan.train.loop.load_captioner",
     "ngsan.train.loop.rate_at",
     "ngsan.train.loop.load_optimizer",
@@ -39,6 +39,10 @@ POINTS = (
 
 class KilledError(BaseException):
     """What no part of a run reckons with."""
+
+
+def kill(*_):
+    raise KilledError
 
 
 @contextmanager
@@ -182,6 +186,28 @@ def test_killed_at_the_disk(tmp_path, whole):
         assert killed_at(step, lambda folder=folder: train(config, folder))
         train(config, folder, resume=True)
         assert_same(folder, whole["in memory"])
+
+
+def test_killed_while_the_scenes_are_written(tmp_path, whole, monkeypatch):
+    config, folder = run_of(save_seconds=1e9), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("ngsan.data.store_writer.StoreWriter._finish", kill)
+        with pytest.raises(KilledError):
+            train(config, folder)
+    train(config, folder, resume=True)
+    assert_same(folder, whole["in memory"])
+
+
+def test_scenes_of_a_run_that_never_began_are_not_taken(tmp_path, whole, monkeypatch):
+    config, folder = run_of(save_seconds=1e9), tmp_path / "run"
+    scenes = dataclasses.replace(config.data.scenes, seed=9)
+    other = dataclasses.replace(config, data=dataclasses.replace(config.data, scenes=scenes))
+    with monkeypatch.context() as patch:
+        patch.setattr("ngsan.train.loop.load_optimizer", kill)
+        with pytest.raises(KilledError):
+            train(other, folder)
+    train(config, folder)
+    assert_same(folder, whole["in memory"])
 
 
 def signalled(number, event, count):

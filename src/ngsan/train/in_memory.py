@@ -44,9 +44,7 @@ def train_in_memory(
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     module = CrossEntropyLoss(captioner, label_smoothing=config.label_smoothing)
-    optimizer = build_optimizer(
-        module, data.features.device, weight_decay=config.weight_decay
-    )
+    optimizer = build_optimizer(module, data.features.device, weight_decay=config.weight_decay)
     clip, parameters = Clip(config.clip_value, config.clip_norm), list(module.parameters())
     steps, step = math.ceil(len(data) / config.batch_size), 0
     captioner.train()

@@ -109,7 +109,7 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
         run.captioner.load_state_dict(best.state_dict())
     run.captioner.train()
     device = run.fabric.device
-    optimizer = build_optimizer(run.captioner, device)
+    optimizer = build_optimizer(run.captioner, device, weight_decay=config.weight_decay)
     load_optimizer(optimizer, run.captioner, memory)
     if run.compiled:
         phase.module.compile(dynamic=False)

@@ -96,7 +96,7 @@ def train(
         tell, position = _listeners(config, output, state, listen, stack, first=first)
         try:
             fabric.barrier()  # nothing is written before all have read the state
-            data = datasets or open_data(fabric, config, output)
+            data = datasets or open_data(fabric, config, output, fresh=state is None)
             _train(fabric, config, output, data, state, tell, position, stop)
         except StoppedError:
             raise InterruptedRunError(received[-1]) from None

@@ -1,6 +1,7 @@
 """What a run begins with: its data and its model."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from lightning_fabric import Fabric
 from ngsan.config import SceneConfig, TrainConfig
 from ngsan.data.captions import VOCABULARY
 from ngsan.data.dataset import CaptionDataset
+from ngsan.data.shards import PARTIAL
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.models import Captioner, build_captioner
@@ -18,7 +20,7 @@ _SCENES = "scenes"
 
 
 def open_data(
-    fabric: Fabric, config: TrainConfig, output: Path
+    fabric: Fabric, config: TrainConfig, output: Path, *, fresh: bool
 ) -> tuple[CaptionDataset, CaptionDataset]:
     """The splits to learn from and to validate on.
 
@@ -26,6 +28,7 @@ def open_data(
         fabric: The processes.
         config: The run.
         output: The run's folder, where the built-in scenes are put if it learns from them.
+        fresh: Whether the run has just begun: scenes that are there may be another's.
 
     Raises:
         ValueError: There is no such dataset, or it is damaged.
@@ -35,7 +38,7 @@ def open_data(
     folder = Path(data.folder)
     if data.scenes is not None:
         folder = output / _SCENES
-        if fabric.is_global_zero and not (folder / VOCABULARY).is_file():
+        if fabric.is_global_zero and (fresh or not (folder / VOCABULARY).is_file()):
             _write_scenes(folder, data.scenes, data.train, data.validation)
         fabric.barrier()
     elif not data.folder:
@@ -61,6 +64,8 @@ def open_data(
 
 
 def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
+    # What a kill left half written would be taken up, and has some of the scenes already.
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     sizes = {train: scenes.train, validation: scenes.test}
     batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
     write_scene_folder(folder, batches, scene_vocabulary())
@@ -89,8 +94,7 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
             )
     torch.manual_seed(config.seed)
     captioner = build_captioner(model)
-    needs_boxes = captioner.encoder.relative or captioner.encoder.absolute is not None
-    if needs_boxes and not dataset.store.has_boxes:
+    if captioner.encoder.needs_boxes and not dataset.store.has_boxes:
         raise ValueError(
             f"model.geometry: {model.geometry} needs boxes, and the features of {dataset.folder} "
             "have none: --model.geometry none"

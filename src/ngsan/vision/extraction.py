@@ -3,6 +3,7 @@
 On a cluster, Ray Data does the same in many processes, see `extract_on_ray`.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,8 @@ def extract_on_ray(
         raise ValueError("this needs Ray: pip install 'ngsan[ray]'") from None
     started = not ray.is_initialized()
     if started:
-        ray.init(include_dashboard=False, log_to_driver=False)
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         if gpus is None:
             gpus = float("GPU" in ray.cluster_resources())
