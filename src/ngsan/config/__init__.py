@@ -17,6 +17,7 @@ from ngsan.config.training import (
     SelfCriticalConfig,
     TrainConfig,
     ValidationConfig,
+    VisionConfig,
     scene_run,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "SelfCriticalConfig",
     "TrainConfig",
     "ValidationConfig",
+    "VisionConfig",
     "check_choice",
     "check_range",
     "check_types",

@@ -160,6 +160,36 @@ class ValidationConfig:
 
 
 @dataclass(frozen=True)
+class VisionConfig:
+    """How a model with a backbone learns from pixels."""
+
+    images: str = ""
+    """A folder of pictures, or of .tar files of them, named by image id."""
+
+    pretrained: bool = True
+    """Whether the backbone begins with weights that were learned on ImageNet."""
+
+    rate: float = 0.4
+    """The backbone's learning rate as a share of the phase's; 0 leaves it as it is. In
+    self-critical learning it is left as it is."""
+
+    smallest_crop: float = 0.6
+    """Smallest sides of random crops, as a share of the image's; 1 for none."""
+
+    light: float = 0.2
+    """Most random change of brightness and contrast; 0 for none."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        check_types(self)
+        check_range(self, "rate", at_least=0)
+        check_range(self, "smallest_crop", above=0)
+        check_range(self, "light", at_least=0, below=1)
+        if self.smallest_crop > 1:
+            raise ValueError(f"smallest_crop: {self.smallest_crop} must be at most 1")
+
+
+@dataclass(frozen=True)
 class MachineConfig:
     """Where the training runs.
 
@@ -222,6 +252,9 @@ class TrainConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     """What it learns from."""
+
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    """How a model with a backbone learns from pixels; without one it is not looked at."""
 
     cross_entropy: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The first phase."""

@@ -57,7 +57,21 @@ class PhotoEncoder(Encoder):
         self.size = made.size
         self.augment: Callable[[Tensor], Tensor] | None = None
         """Makes other views of the images while training."""
+        self.frozen = False
         self.register_buffer("boxes", made.cell_boxes(), persistent=False)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Leaves the backbone as it is in training, its running statistics included, or not."""
+        self.frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "PhotoEncoder":
+        """See `nn.Module.train`; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.resident import ResidentDataset, fits
 from ngsan.data.sampler import BatchSampler, Draw
+from ngsan.vision.photos import PhotoDataset, ResidentPhotos
 
 _MULTIPLE = 128
 
@@ -27,7 +28,8 @@ def hold(
     """The dataset in the device's memory, if it is to be there and finds room."""
     if where == "host" or (where == "auto" and not fits(dataset, device)):
         return None
-    return ResidentDataset(dataset, device, static=static)
+    kind = ResidentPhotos if isinstance(dataset, PhotoDataset) else ResidentDataset
+    return kind(dataset, device, static=static)
 
 
 class StoreFiles:
@@ -145,7 +147,9 @@ class Feed:
         words = self.dataset.longest + 1 - batch.words.shape[2]
         pad = torch.nn.functional.pad
         return CaptionBatch(
-            features=pad(batch.features, (0, 0, 0, regions)),
+            features=pad(batch.features, (0, 0, 0, regions))
+            if batch.mask is not None
+            else batch.features,
             boxes=None if batch.boxes is None else pad(batch.boxes, (0, 0, 0, regions)),
             mask=None if batch.mask is None else pad(batch.mask, (0, regions)),
             words=pad(batch.words, (0, words, 0, more)),

@@ -20,10 +20,12 @@ from torch import Tensor
 from ngsan.config import TrainConfig
 from ngsan.data.sampler import BatchSampler, SamplerState, random_keys
 from ngsan.models.captioner import Captioner
+from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
 from ngsan.train.feed import Feed
 from ngsan.train.keeping import Keeper, require_finite
 from ngsan.train.machine import StoppedError
+from ngsan.train.meter import Meter
 from ngsan.train.phases import GREEDY_STEPS, Phase
 from ngsan.train.progress import Best, Progress
 from ngsan.train.schedule import rate_at
@@ -109,7 +111,14 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
         run.captioner.load_state_dict(best.state_dict())
     run.captioner.train()
     device = run.fabric.device
-    optimizer = build_optimizer(run.captioner, device, weight_decay=config.weight_decay)
+    encoder = run.captioner.encoder
+    optimizer = build_optimizer(
+        run.captioner,
+        device,
+        weight_decay=config.weight_decay,
+        slow=encoder.backbone if isinstance(encoder, PhotoEncoder) else None,
+        slow_rate=run.config.vision.rate,
+    )
     load_optimizer(optimizer, run.captioner, memory)
     if run.compiled:
         phase.module.compile(dynamic=False)
@@ -171,7 +180,9 @@ def _run_epoch(
     if progress.position == math.ceil(len(run.feed.dataset) / phase.config.batch_size):
         return  # the run was stopped while it validated
     sampler = _sampler(run, phase, progress)
-    meter = Meter(run, phase, progress, len(sampler))
+    meter = Meter(
+        phase, progress, run.config, run.listen, steps=len(sampler), device=run.fabric.device
+    )
     for batch, places in run.feed.batches(sampler):
         rate = rate_at(
             phase.config.rate,
@@ -286,108 +297,6 @@ def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Prog
     numbers = phase.numbers(torch.stack(rows).sum(0).tolist())
     del numbers["loss"]
     run.listen({"event": "before", "phase": phase.name, "epoch": progress.run_epoch, **numbers})
-
-
-class Later:
-    """Numbers on a device, on their way to the host while it goes on."""
-
-    def __init__(self, numbers: Tensor) -> None:
-        """Starts the copy."""
-        self._event: torch.cuda.Event | None = None
-        if numbers.is_cuda:
-            self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._numbers.copy_(numbers, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-        else:
-            self._numbers = numbers
-
-    def read(self) -> list[float]:
-        """The numbers, when they have arrived."""
-        if self._event is not None:
-            self._event.synchronize()
-        values: list[float] = self._numbers.tolist()
-        return values
-
-
-class Meter:
-    """Adds up what steps report, and tells it every now and then."""
-
-    def __init__(self, run: Run, phase: Phase, progress: Progress, steps: int) -> None:
-        """Takes up an epoch where it stands."""
-        self._run, self._phase, self._progress, self._steps = run, phase, progress, steps
-        self._epoch: Tensor | None = None
-        if progress.sums:
-            self._epoch = torch.tensor(progress.sums, dtype=torch.double, device=run.fabric.device)
-        self._lately: Tensor | None = None
-        self._count, self._since = 0, time.perf_counter()
-        self._waiting: tuple[Later, dict[str, Any]] | None = None
-
-    def add(self, row: Tensor, rate: float) -> None:
-        """Takes in a step that has just been counted."""
-        self._epoch = row.clone() if self._epoch is None else self._epoch + row
-        self._lately = row if self._lately is None else self._lately + row
-        self._count += 1
-        progress = self._progress
-        if progress.step % self._run.config.machine.log_steps and progress.position < self._steps:
-            return
-        seconds = (time.perf_counter() - self._since) / self._count
-        known = {
-            "step": progress.step,
-            "of_epoch": progress.position,
-            "rate": rate,
-            "images_per_second": self._phase.config.batch_size / seconds,
-            "seconds_left": seconds * self._steps_left(),
-        }
-        self.flush()
-        self._waiting = Later(self._lately), known
-        if not self._lately.is_cuda or progress.position == self._steps:
-            self.flush()
-        self._lately, self._count, self._since = None, 0, time.perf_counter()
-
-    def flush(self) -> None:
-        """Reports what waits for the device: to read a number at once would keep it waiting."""
-        if self._waiting is None:
-            return
-        (later, known), self._waiting = self._waiting, None
-        numbers = self._phase.numbers(later.read())
-        self._require_finite(numbers)
-        self._run.listen(
-            {
-                "event": "step",
-                "phase": self._phase.name,
-                "epoch": self._progress.run_epoch + 1,
-                **known,
-                **numbers,
-            }
-        )
-
-    def epoch_sums(self) -> list[float]:
-        """What the epoch adds up to so far; waits for the device.
-
-        Raises:
-            ValueError: A number is not finite.
-        """
-        self.flush()
-        sums: list[float] = [] if self._epoch is None else self._epoch.tolist()
-        self._require_finite(self._phase.numbers(sums) if sums else {})
-        return sums
-
-    def _require_finite(self, numbers: dict[str, float]) -> None:
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"the {name} is {value} by step {self._progress.step} ({self._phase.name}, "
-                    f"epoch {self._progress.run_epoch + 1}): lower rate.highest or clip_norm, and "
-                    "look at the features with ngsan data inspect"
-                )
-
-    def _steps_left(self) -> int:
-        """Steps to the end of the run, as if all phases had this one's steps."""
-        config = self._run.config
-        total = config.cross_entropy.epochs + config.self_critical.epochs
-        done = self._progress.run_epoch * self._steps + self._progress.position
-        return max(0, total * self._steps - done)
 
 
 def seed_dropout(fabric: Fabric, seed: int, step: int) -> None:

@@ -40,7 +40,7 @@ from ngsan.train.phases import (
 )
 from ngsan.train.progress import Progress, require_same, settings
 from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
-from ngsan.train.sources import build_model, open_data
+from ngsan.train.sources import build_model, open_data, set_vision
 from ngsan.train.state import TrainingState
 from ngsan.train.validation import Validation
 
@@ -206,6 +206,7 @@ def _phases(
 
     def cross_entropy() -> Phase:
         set_dropout(captioner, config.model.dropout)
+        set_vision(captioner, config.vision, learns=True)
         capacity = None
         if compiled:
             sampler = BatchSampler(
@@ -220,6 +221,7 @@ def _phases(
     def self_critical() -> Phase:
         chosen = config.self_critical
         set_dropout(captioner, chosen.dropout)
+        set_vision(captioner, config.vision, learns=False)
         method = SelfCritical(
             writer,
             build_reward(feed.dataset, chosen, fabric.device),

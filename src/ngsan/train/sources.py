@@ -2,19 +2,26 @@
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
-from ngsan.config import SceneConfig, TrainConfig
+from ngsan.config import SceneConfig, TrainConfig, VisionConfig
 from ngsan.data.captions import VOCABULARY
 from ngsan.data.dataset import CaptionDataset
+from ngsan.data.pictures import PictureStore
 from ngsan.data.shards import PARTIAL
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.models import Captioner, build_captioner
+from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
+from ngsan.vision.augment import augment
+from ngsan.vision.backbone import build_backbone
+from ngsan.vision.photos import PhotoDataset
 
 _SCENES = "scenes"
 
@@ -48,19 +55,30 @@ def open_data(
         )
     if not folder.is_dir():
         raise FileNotFoundError(f"data.folder: there is no folder {folder}")
-    learned, validated = (
-        CaptionDataset(
-            folder,
-            split,
-            longest=data.longest,
-            captions_per_image=data.captions_per_image or None,
-            seed=config.seed,
-            dtype=torch.float16 if fabric.device.type == "cuda" else torch.float32,
-            skip_missing=data.skip_missing,
+    options: dict[str, Any] = {
+        "longest": data.longest,
+        "captions_per_image": data.captions_per_image or None,
+        "seed": config.seed,
+        "dtype": torch.float16 if fabric.device.type == "cuda" else torch.float32,
+        "skip_missing": data.skip_missing,
+    }
+    if config.model.backbone == "none":
+        return (
+            CaptionDataset(folder, data.train, **options),
+            CaptionDataset(folder, data.validation, **options),
         )
-        for split in (data.train, data.validation)
+    if not config.vision.images:
+        raise ValueError(
+            f"vision.images: a model with the backbone {config.model.backbone} learns from "
+            "pictures; say where they are: --vision.images DIR"
+        )
+    model = config.model
+    backbone = build_backbone(model.backbone, size=model.image_size, pretrained=False)
+    pictures = PictureStore(config.vision.images)
+    return (
+        PhotoDataset(folder, data.train, pictures, backbone, **options),
+        PhotoDataset(folder, data.validation, pictures, backbone, **options),
     )
-    return learned, validated
 
 
 def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
@@ -99,6 +117,10 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
             f"model.geometry: {model.geometry} needs boxes, and the features of {dataset.folder} "
             "have none: --model.geometry none"
         )
+    encoder = captioner.encoder
+    if isinstance(encoder, PhotoEncoder) and config.vision.pretrained and fresh:
+        learned = build_backbone(model.backbone, size=model.image_size, pretrained=True)
+        encoder.backbone.load_state_dict(learned.state_dict())
     if config.initial and fresh:
         given, its_config, vocabulary = load_captioner(config.initial)
         dataset.require_vocabulary(vocabulary)
@@ -116,3 +138,20 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
                 )
         captioner.load_state_dict(given.float().state_dict())
     return captioner
+
+
+def set_vision(captioner: Captioner, config: VisionConfig, *, learns: bool) -> None:
+    """Makes a model of pixels ready for a phase; another model is left as it is.
+
+    Args:
+        captioner: The model.
+        config: How it learns from pixels.
+        learns: Whether its backbone learns, too, from ever other views of the images.
+    """
+    encoder = captioner.encoder
+    if not isinstance(encoder, PhotoEncoder):
+        return
+    encoder.freeze(not learns or not config.rate)
+    encoder.augment = None
+    if learns and (config.smallest_crop < 1 or config.light):
+        encoder.augment = partial(augment, smallest=config.smallest_crop, light=config.light)

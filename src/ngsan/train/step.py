@@ -32,7 +32,12 @@ class Clip:
 
 
 def build_optimizer(
-    module: nn.Module, device: torch.device, *, weight_decay: float = 0.0
+    module: nn.Module,
+    device: torch.device,
+    *,
+    weight_decay: float = 0.0,
+    slow: nn.Module | None = None,
+    slow_rate: float = 1.0,
 ) -> torch.optim.AdamW:
     """Adam whose rate can change while its step is captured.
 
@@ -40,11 +45,22 @@ def build_optimizer(
         module: What is trained.
         device: Where it is.
         weight_decay: Decoupled from the gradient, as in AdamW; 0 makes it Adam.
+        slow: A part of the module that has another learning rate.
+        slow_rate: Its share of the rate.
     """
     on_gpu = device.type == "cuda"
+    apart = set() if slow is None else set(slow.parameters())
+    trained = [part for part in module.parameters() if part.requires_grad]
+    groups = [
+        {
+            "params": [part for part in trained if (part in apart) == is_slow],
+            "lr": torch.tensor(0.0, device=device) if on_gpu else 0.0,
+            "share": slow_rate if is_slow else 1.0,
+        }
+        for is_slow in (False, True)
+    ]
     return torch.optim.AdamW(
-        [part for part in module.parameters() if part.requires_grad],
-        lr=torch.tensor(0.0, device=device) if on_gpu else 0.0,
+        [group for group in groups if group["params"]],
         betas=BETAS,
         weight_decay=weight_decay,
         fused=True,
@@ -161,9 +177,9 @@ def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
     """Sets the learning rate, in place where it is a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(rate * group["share"])
         else:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
 
 
 def optimizer_tensors(optimizer: torch.optim.AdamW, module: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,111 @@
+"""A captioner learns from pictures of scenes, end to end."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ngsan.config import DataConfig, VisionConfig
+from ngsan.data.captions import ImageCaptions, write_captions
+from ngsan.data.synthetic import render, sample_captions, sample_scenes, scene_vocabulary
+from ngsan.models.photo import PhotoEncoder
+from ngsan.models.saved import load_captioner
+from ngsan.train.run import train
+from tests.train.worlds import same_tensors, tiny_model, tiny_run
+
+SIZE = 32
+MODEL = tiny_model(backbone="efficientnet-lite0", image_size=SIZE, feature_dim=320)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    import random
+
+    path = tmp_path_factory.mktemp("scenes")
+    (path / "pictures").mkdir()
+    records = []
+    for number, scene in enumerate(sample_scenes(26, fewest=2, most=2, seed=4)):
+        render(scene, SIZE).save(path / "pictures" / f"{number}.png")
+        captions = tuple(sample_captions(scene, random.Random(number)))
+        records.append(ImageCaptions(str(number), "train" if number < 20 else "val", captions))
+    write_captions(path, records)
+    scene_vocabulary().save(path / "vocabulary.json")
+    return path
+
+
+def run_of(folder, **vision):
+    return tiny_run(
+        model=MODEL,
+        data=DataConfig(folder=str(folder)),
+        vision=VisionConfig(images=str(folder / "pictures"), pretrained=False, **vision),
+    )
+
+
+def backbone(folder):
+    weights = load_file(folder / "model.safetensors")
+    return {name: tensor for name, tensor in weights.items() if "backbone" in name}
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("run") / "run"
+    train(run_of(folder), output)
+    return output
+
+
+def test_the_backbone_learns_by_cross_entropy_and_then_stays(trained):
+    cross, critical = backbone(trained / "cross-entropy"), backbone(trained / "self-critical")
+    assert len(cross) > 100
+    assert same_tensors(cross, critical)
+    captioner, _, _ = load_captioner(trained)
+    assert isinstance(captioner.encoder, PhotoEncoder)
+    images = torch.zeros(2, 3, SIZE, SIZE, dtype=torch.uint8)
+    assert captioner.encode(images).shape == (2, 1, 16)
+
+
+def test_a_rate_of_zero_leaves_the_backbone_alone(folder, tmp_path):
+    train(run_of(folder, rate=0.0), tmp_path / "run")
+    torch.manual_seed(0)
+    from ngsan.models import build_captioner
+
+    begun = build_captioner(MODEL).state_dict()
+    for name, tensor in backbone(tmp_path / "run" / "cross-entropy").items():
+        assert torch.equal(tensor, begun[name]), name
+
+
+def test_a_stopped_run_ends_the_same(folder, trained, tmp_path):
+    class Stop(BaseException):
+        pass
+
+    def listen(entry):
+        if entry["event"] == "step" and entry["step"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run_of(folder), tmp_path / "run", listen=listen)
+    train(run_of(folder), tmp_path / "run", resume=True)
+    for part in (".", "cross-entropy", "self-critical"):
+        first, second = (
+            load_file(run / part / "model.safetensors") for run in (trained, tmp_path / "run")
+        )
+        assert same_tensors(first, second)
+
+
+def test_what_is_missing_is_told(folder, tmp_path):
+    config = tiny_run(model=MODEL, data=DataConfig(folder=str(folder)))
+    with pytest.raises(ValueError, match=r"--vision\.images DIR"):
+        train(config, tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    lost = tiny_run(
+        model=MODEL,
+        data=DataConfig(folder=str(folder)),
+        vision=VisionConfig(images=str(tmp_path / "empty"), pretrained=False),
+    )
+    with pytest.raises(ValueError, match="no pictures"):
+        train(lost, tmp_path / "run2")
+
+
+def test_the_log_tells_the_model(trained):
+    start = json.loads((trained / "log.jsonl").read_text().splitlines()[0])
+    assert start["parameters"] > 2_500_000
