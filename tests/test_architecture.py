@@ -35,9 +35,9 @@ ALLOWED = {
         "text",
         "vision",
     },
-    "predict": {"models", "nn", "decoding", "config", "text"},
+    "predict": {"light", "models", "nn", "decoding", "config", "text"},
     "evaluate": {"predict", "data", "metrics", "config", "text"},
-    "export": {"", "models", "nn", "predict", "config", "text"},
+    "export": {"", "light", "models", "nn", "predict", "config", "text"},
     "plots": set(),
     "probe": {"models", "data", "text"},
     "commands": {

@@ -15,8 +15,8 @@ from ngsan.__main__ import main
 from ngsan.commands import export as export_command
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import OnnxModel, export_captioner, load
-from ngsan.export.manifest import DECODER, ENCODER, FILES, MANIFEST
 from ngsan.export.write import check_export
+from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST
 from ngsan.models import build_captioner
 from ngsan.models.saved import VOCABULARY, load_captioner, save_captioner
 from ngsan.nn.normalize import BatchNorm

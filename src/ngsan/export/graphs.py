@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.config import CaptionerConfig
-from ngsan.export.manifest import DECODER, ENCODER, layer_names
+from ngsan.light.manifest import DECODER, ENCODER, layer_names
 from ngsan.models.captioner import Captioner
 from ngsan.nn.attend import Attend
 from ngsan.nn.attention import MultiHeadAttention

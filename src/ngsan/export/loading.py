@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ngsan.export.manifest import DECODER, ENCODER, FILES, MANIFEST
 from ngsan.export.runtime import OnnxModel, Provider
+from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST
 from ngsan.models.saved import CONFIG, VOCABULARY, WEIGHTS, load_captioner
 from ngsan.predict import Predictor, best_device
 

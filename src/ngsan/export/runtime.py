@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ngsan.export.manifest import DECODER, ENCODER, Manifest, layer_names
+from ngsan.light.manifest import DECODER, ENCODER, Manifest, layer_names
 from ngsan.models.saved import VOCABULARY
 from ngsan.nn.geometry import AbsoluteGeometry, check_boxes
 from ngsan.nn.masks import check_mask

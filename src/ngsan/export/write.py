@@ -22,8 +22,8 @@ from torch import Tensor
 from ngsan import __version__
 from ngsan.config import CaptionerConfig
 from ngsan.export.graphs import OPSET, write_graphs
-from ngsan.export.manifest import DECODER, ENCODER, FILES, FORMAT, Manifest
 from ngsan.export.runtime import OnnxModel
+from ngsan.light.manifest import DECODER, ENCODER, FILES, FORMAT, Manifest
 from ngsan.models.captioner import Captioner
 from ngsan.models.saved import VOCABULARY, load_captioner
 from ngsan.predict import Caption, Predictor, RegionModel, TorchModel

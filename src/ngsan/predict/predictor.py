@@ -5,7 +5,6 @@ Shapes: `B` images, `N` regions, `M` captions an image, `T` words.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ngsan.config import DecodingConfig
 from ngsan.decoding import Ensemble, Sampling, Search, Written
+from ngsan.light.caption import Caption
 from ngsan.models.captioner import Captioner
 from ngsan.nn.geometry import check_boxes
 from ngsan.nn.masks import check_mask
@@ -26,30 +26,6 @@ from ngsan.text.vocabulary import Vocabulary
 
 _DEFAULT = DecodingConfig()
 _KEPT = 4
-
-
-@dataclass(frozen=True)
-class Caption:
-    """A caption and what the model thinks of it."""
-
-    text: str
-    """The words with spaces between them."""
-
-    words: tuple[int, ...]
-    """Their ids."""
-
-    log_probability: float
-    """The model's, of the words and the end."""
-
-    word_log_probabilities: tuple[float, ...]
-    """Of each word, and at last of the end; a caption that was cut off has none of its end."""
-
-    score: float
-    """What it was ranked by."""
-
-    attention: NDArray[np.float32] | None = None
-    """(words, N) how much of each word's attention in the decoder's last layer, the mean of its
-    heads, fell on each region; nothing falls on padding. None unless asked for."""
 
 
 class Predictor:

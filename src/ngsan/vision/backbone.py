@@ -18,8 +18,8 @@ Top = Literal["features", "head"]
 MEAN, DEVIATION = 127.0, 128.0
 """What the network takes is (x - 127) / 128, of pixels from 0 to 255.
 
-Note: the published conversion's own text gives the mean and deviation of ImageNet, which are those
-    of another family. See docs/extraction.md for how we decided.
+Note: the text of the published conversion names ImageNet's mean and deviation instead; with them
+    the classifier is right less often. docs/extraction.md has the numbers.
 """
 
 

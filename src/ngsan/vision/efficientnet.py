@@ -18,9 +18,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 STRIDE = 32
 """Pixels of the image for a cell of the last layer, each way."""
 
-CLASSES = 1000
-"""What the published networks tell apart."""
-
 _STEM, _HEAD = 32, 1280
 
 
