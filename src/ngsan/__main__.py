@@ -9,6 +9,7 @@ COMMANDS = {
     "describe": "print a model's configuration and its parameter counts",
     "evaluate": "caption a split of a dataset with a model, and score the captions",
     "export": "write a model as ONNX files, also in 8 bits for a CPU",
+    "extract": "make features of image files with a backbone or a detector",
     "plot": "draw figures: metrics by epoch",
     "score": "score a file of captions against references, or check a submission",
     "train": "train a captioner, by cross-entropy and then self-critically",
