@@ -189,7 +189,12 @@ def test_the_live_view_of_a_run_that_is_under_way(width):
     assert ("saved at step 300" in title) == (width > 60)
     assert re.search(r"run .* 70% +350 of 500 steps", run)
     assert re.search(r"epoch .* 50% +50 of 100 steps", part)
-    assert work.split("   ") == ["loss -0.012", "rate 5e-06", "11,900 images/s", "5:12 left"]
+    assert work.split("   ") == [
+        "loss -0.012",
+        "rate 5e-06",
+        "11,900 images/s",
+        "5:12 left",
+    ]
     assert reward.split("   ") == ["reward 1.125", "greedy 1.205", "length 9.8", "entropy 1.21"]
     assert max(len(row) for row in rows[-5:]) <= width
 

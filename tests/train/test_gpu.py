@@ -49,12 +49,13 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, chang
     assert found[:phase] == pytest.approx(wanted[:phase], rel=1e-4)
     theirs = load_captioner(tmp_path / "run" / "cross-entropy")[0]
     for mine, its in zip(theirs.parameters(), captioner.parameters(), strict=True):
-        assert (mine - its).abs().max() < 0.05
+        assert (mine - its).abs().max() < 2e-3
 
 
 def test_half_precision_learns_too(tmp_path):
-    _, entries = losses(tiny_run(machine=machine(precision="bfloat16")), tmp_path / "run")
+    found, entries = losses(tiny_run(machine=machine(precision="bfloat16")), tmp_path / "run")
     assert entries[-1]["event"] == "end"
+    assert found[2] < found[0]
 
 
 def test_a_stopped_run_goes_on(tmp_path):
@@ -74,7 +75,7 @@ def test_a_stopped_run_goes_on(tmp_path):
     train(config, whole)
     pairs = (load_captioner(folder)[0] for folder in (tmp_path / "run", whole))
     for mine, its in zip(*(pair.parameters() for pair in pairs), strict=True):
-        assert (mine - its).abs().max() < 0.05
+        assert (mine - its).abs().max() < 2e-3
 
 
 def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
@@ -104,7 +105,7 @@ def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
         torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)
 
 
-def test_self_critical_memory_and_no_waiting(tmp_path):
+def test_the_greedy_baseline_is_reported_in_every_step(tmp_path):
     config = tiny_run(
         machine=machine(precision="bfloat16"),
         self_critical=SelfCriticalConfig(epochs=1, batch_size=16, baseline="greedy", bleu=0.5),

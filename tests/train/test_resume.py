@@ -25,7 +25,7 @@ TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_
 POINTS = (
     "ngsan.train.keeping.write_state",
     "ngsan.train.keeping.save_captioner",
-    "ngsan.train.keeping.link_model",
+    "ngsan.train.keeping.copy_model",
     "ngsan.train.keeping.write_bytes",
     "ngsan.train.keeping.remove_epochs",
     "ngsan.train.loop.load_captioner",

@@ -66,8 +66,8 @@ class PhaseConfig:
     """Epochs without a better validation after which the phase ends; 0 for never."""
 
     average: int = 0
-    """The weights after this many last epochs are averaged, and the average is kept if it
-    validates better than the best of them; 0 for no average."""
+    """The weights after this many last epochs, 2 or more, are averaged, and the average is kept if
+    it validates better than the phase's best epoch; 0 for no average."""
 
     def __post_init__(self) -> None:
         """Checks every value; raises a `ValueError` that names the key."""
@@ -75,6 +75,8 @@ class PhaseConfig:
         for name in ("epochs", "clip_value", "clip_norm", "weight_decay", "patience", "average"):
             check_range(self, name, at_least=0)
         check_range(self, "batch_size", at_least=1)
+        if self.average == 1:
+            raise ValueError("average: 1 is no average; take 2 or more, or 0 for none")
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class BatchSampler:
         lengths: Sequence[int] | NDArray[Any] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        empty_shares: bool = False,
     ) -> None:
         """Makes the sampler.
 
@@ -100,7 +101,10 @@ class BatchSampler:
                 of similar length, which saves padding. Needs `shuffle`.
             rank: This process, from 0.
             world_size: Number of processes.
+            empty_shares: Whether processes may get no image of a batch that is too small for all
+                of them, rather than that such batches are refused.
         """
+        self._empty_shares = empty_shares
         self.size, self.batch_size = size, batch_size
         self.shuffle, self.drop_last = shuffle, drop_last
         self.rank, self.world_size = rank, world_size
@@ -144,7 +148,8 @@ class BatchSampler:
                 "none: make batch_size smaller"
             )
         rest = 0 if self.drop_last else self.size % self.batch_size
-        if self.batch_size < self.world_size or 0 < rest < self.world_size:
+        too_small = self.batch_size < self.world_size or 0 < rest < self.world_size
+        if too_small and not self._empty_shares:
             raise ValueError(
                 f"{self.world_size} processes cannot share a batch of "
                 f"{min(self.batch_size, rest or self.batch_size)} images ({self.size} images in "

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,7 +89,7 @@ def save_captioner(
         remove_partials(folder / name)
     with replacing(folder / WEIGHTS) as partial:
         # First of all, so that a full disk is noticed while the old model is as it was.
-        write_unseen(partial, save(weights, metadata), name=folder / WEIGHTS)
+        write_unseen(partial, _serialize(weights, metadata), name=folder / WEIGHTS)
         _write_if_new(folder / CONFIG, to_yaml(ModelConfig(config) if run is None else run))
         if not _holds(folder / VOCABULARY, vocabulary):
             with replacing(folder / VOCABULARY) as words:
@@ -132,11 +131,11 @@ def load_captioner(folder: str | Path) -> tuple[Captioner, CaptionerConfig, Voca
     return captioner.eval(), config, vocabulary
 
 
-def link_model(source: str | Path, target: str | Path) -> None:
-    """Makes `target` hold the same model as `source`, without a second copy of the weights.
+def copy_model(source: str | Path, target: str | Path) -> None:
+    """Makes `target` hold the same model as `source`.
 
-    The weights are a hard link where the file system has them, otherwise a copy. The promises of
-    `save_captioner` hold here too.
+    A true copy, so that damage to one does not hit the other. The promises of `save_captioner`
+    hold here too.
 
     Args:
         source: A model folder. Its weights are not checked; loading does that.
@@ -153,11 +152,8 @@ def link_model(source: str | Path, target: str | Path) -> None:
     for name in (CONFIG, WEIGHTS, VOCABULARY, METRICS, SIGNATURE):
         remove_partials(target / name)
     with replacing(target / WEIGHTS) as partial:
-        try:
-            os.link(source / WEIGHTS, partial)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(source / WEIGHTS, partial)
-            flush(partial)
+        shutil.copyfile(source / WEIGHTS, partial)
+        flush(partial)
         metadata = _metadata_of(partial)
         for name in (CONFIG, VOCABULARY):
             _write_if_new(target / name, (source / name).read_text(encoding="utf-8"))
@@ -220,6 +216,20 @@ def content_signature(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file whose bytes follow from its content.
+
+    The library writes the metadata in an order that changes from process to process.
+    """
+    raw = save(dict(tensors), dict(metadata))
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + raw[8 + size :]
 
 
 def _describe(

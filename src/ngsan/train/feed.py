@@ -192,7 +192,9 @@ class _Filled:
 
 
 def _filled(indices: "np.ndarray[Any, np.dtype[np.int64]]", size: int) -> Any:
-    """Indices filled up to a size by repeating the last."""
+    """Indices filled up to a size by repeating the last; at least one."""
+    if not len(indices):
+        return np.zeros(max(1, size), np.int64)
     return np.pad(indices, (0, max(0, size - len(indices))), mode="edge")
 
 

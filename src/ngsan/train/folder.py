@@ -9,7 +9,7 @@ from typing import Any
 from ngsan.config import TrainConfig
 from ngsan.data.lock import release_lock, take_lock
 from ngsan.models import Captioner
-from ngsan.models.saved import WEIGHTS, link_model, load_captioner
+from ngsan.models.saved import WEIGHTS, copy_model, load_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.keeping import STATES, write_best
 from ngsan.train.progress import Progress
@@ -111,7 +111,7 @@ def restore_model(
         tell({"event": "note", "text": f"{error}; it is written again"})
         weights = captioner.state_dict()
         write_best(output, config, vocabulary, best, captioner, weights)
-        link_model(output / best.phase, output)
+        copy_model(output / best.phase, output)
 
 
 def where_it_stands(output: Path) -> str:

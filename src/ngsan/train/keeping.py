@@ -19,7 +19,7 @@ from ngsan.durable import write_bytes
 from ngsan.models.captioner import Captioner
 from ngsan.models.saved import (
     content_signature,
-    link_model,
+    copy_model,
     load_captioner,
     on_host,
     save_captioner,
@@ -125,7 +125,7 @@ class Keeper:
     ) -> None:
         write_best(self.output, self._config, self._vocabulary, best, captioner, weights)
         if of_run:
-            link_model(self.phase_folder(best.phase), self.output)
+            copy_model(self.phase_folder(best.phase), self.output)
 
     def wait(self) -> None:
         """Waits until the best model is written.
@@ -147,15 +147,30 @@ class Keeper:
         if not self._writes or progress.best is None:
             return
         self.wait()
-        folder = self.phase_folder(progress.best.phase)
-        best, _, _ = load_captioner(folder)
-        link_model(folder, self.output)  # somebody may have removed it
+        best = self._best_model(progress.best)
 
         def save() -> None:
             self.save(progress, best.state_dict(), {})
 
         save()
         self.forget_epochs(save)
+
+    def _best_model(self, best: Best) -> Captioner:
+        """The best model, from the phase's folder or from the run's, and put back into both."""
+        folders = (self.phase_folder(best.phase), self.output)
+        problems = []
+        for folder, other in (folders, folders[::-1]):
+            try:
+                captioner, _, _ = load_captioner(folder)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
+            copy_model(folder, other)  # somebody may have removed it
+            return captioner
+        raise ValueError(
+            f"the best model of the run is lost: {'; '.join(problems)}. The run cannot end with "
+            "it; begin another one"
+        )
 
     def close(self) -> None:
         """Waits for what is being written, and takes no more."""
@@ -264,13 +279,17 @@ def _read_epoch(path: Path, epoch: int) -> dict[str, Tensor]:
     return tensors
 
 
+REMEDY = (
+    "look at the features with ngsan data inspect, or begin another run with a lower rate.highest, "
+    "from the best model so far with --initial"
+)
+"""What to do when numbers are no longer numbers."""
+
+
 def require_finite(weights: Mapping[str, Tensor], step: int) -> None:
     """Raises a `ValueError` that names the first weights that are not all finite numbers."""
     floating = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
     finite = torch.stack([tensor.isfinite().all() for tensor in floating.values()])
     if not bool(finite.all()):
         name = list(floating)[int((~finite).nonzero()[0])]
-        raise ValueError(
-            f"the weights {name} are no longer numbers by step {step}: lower rate.highest or "
-            "clip_norm, and look at the features with ngsan data inspect"
-        )
+        raise ValueError(f"the weights {name} are no longer numbers by step {step}: {REMEDY}")

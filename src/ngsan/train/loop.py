@@ -170,6 +170,7 @@ def _sampler(run: Run, phase: Phase, progress: Progress) -> BatchSampler:
         phase.config.batch_size,
         rank=run.fabric.global_rank,
         world_size=run.fabric.world_size,
+        empty_shares=True,
     )
 
 
@@ -181,7 +182,12 @@ def _run_epoch(
         return  # the run was stopped while it validated
     sampler = _sampler(run, phase, progress)
     meter = Meter(
-        phase, progress, run.config, run.listen, steps=len(sampler), device=run.fabric.device
+        phase,
+        progress,
+        run.config,
+        run.listen,
+        images=len(run.feed.dataset),
+        device=run.fabric.device,
     )
     for batch, places in run.feed.batches(sampler):
         rate = rate_at(

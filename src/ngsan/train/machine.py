@@ -35,6 +35,11 @@ def build_fabric(config: MachineConfig) -> Fabric:
     Raises:
         ValueError: There are no such devices.
     """
+    if config.nodes > 1 and "WORLD_SIZE" not in os.environ:
+        raise ValueError(
+            f"machine.nodes: {config.nodes} machines are started with torchrun on each of them; "
+            "see docs/training.md"
+        )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", config.processes))
     world = int(os.environ.get("WORLD_SIZE", local * config.nodes))
     nodes = max(1, world // local)

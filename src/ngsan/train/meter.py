@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ngsan.config import TrainConfig
+from ngsan.train.keeping import REMEDY
 from ngsan.train.phases import Phase
 from ngsan.train.progress import Progress
 
@@ -45,7 +46,7 @@ class Meter:
         config: TrainConfig,
         listen: Callable[[dict[str, Any]], None],
         *,
-        steps: int,
+        images: int,
         device: torch.device,
     ) -> None:
         """Takes up an epoch where it stands.
@@ -55,11 +56,13 @@ class Meter:
             progress: Where the run stands; the loop keeps it up to date.
             config: The run.
             listen: Told what steps report.
-            steps: Of the epoch.
+            images: Of the epoch.
             device: Where the numbers are.
         """
         self._phase, self._progress, self._config = phase, progress, config
-        self._listen, self._steps = listen, steps
+        self._listen, self._images = listen, images
+        self._steps = math.ceil(images / phase.config.batch_size)
+        self._told = progress.position * phase.config.batch_size
         self._epoch: Tensor | None = None
         if progress.sums:
             self._epoch = torch.tensor(progress.sums, dtype=torch.double, device=device)
@@ -76,11 +79,12 @@ class Meter:
         if progress.step % self._config.machine.log_steps and progress.position < self._steps:
             return
         seconds = (time.perf_counter() - self._since) / self._count
+        done = min(self._images, progress.position * self._phase.config.batch_size)
         known = {
             "step": progress.step,
             "of_epoch": progress.position,
             "rate": rate,
-            "images_per_second": self._phase.config.batch_size / seconds,
+            "images_per_second": (done - self._told) / (seconds * self._count),
             "seconds_left": seconds * self._steps_left(),
         }
         self.flush()
@@ -88,6 +92,7 @@ class Meter:
         if not self._lately.is_cuda or progress.position == self._steps:
             self.flush()
         self._lately, self._count, self._since = None, 0, time.perf_counter()
+        self._told = done
 
     def flush(self) -> None:
         """Reports what waits for the device: to read a number at once would keep it waiting."""
@@ -122,13 +127,10 @@ class Meter:
             if not math.isfinite(value):
                 raise ValueError(
                     f"the {name} is {value} by step {self._progress.step} ({self._phase.name}, "
-                    f"epoch {self._progress.run_epoch + 1}): lower rate.highest or clip_norm, and "
-                    "look at the features with ngsan data inspect"
+                    f"epoch {self._progress.run_epoch + 1}): {REMEDY}"
                 )
 
     def _steps_left(self) -> int:
-        """Steps to the end of the run, as if all phases had this one's steps."""
-        config = self._config
-        total = config.cross_entropy.epochs + config.self_critical.epochs
-        done = self._progress.run_epoch * self._steps + self._progress.position
-        return max(0, total * self._steps - done)
+        """Steps to the end of the phase."""
+        done = self._progress.epoch * self._steps + self._progress.position
+        return max(0, self._phase.config.epochs * self._steps - done)

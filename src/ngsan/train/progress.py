@@ -113,7 +113,7 @@ def settings(config: TrainConfig, precision: str, data: Mapping[str, str]) -> di
     """
     values = asdict(config)
     values["machine"] = {"precision": precision}
-    del values["data"]["folder"], values["vision"]["images"]
+    del values["data"]["folder"], values["vision"]["images"], values["validation"]["batch_size"]
     values["data"]["signatures"] = dict(data)
     # As a state gives them back: a tuple has become a list.
     made: dict[str, Any] = json.loads(json.dumps(values))

@@ -214,6 +214,7 @@ def _phases(
                 config.cross_entropy.batch_size,
                 seed=config.seed,
                 world_size=fabric.world_size,
+                empty_shares=True,
             )
             capacity = feed.most_targets(sampler, config.cross_entropy.epochs)
         return CrossEntropyPhase(captioner, config.cross_entropy, full=feed.full, capacity=capacity)

@@ -84,6 +84,8 @@ def open_data(
 def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
     # What a kill left half written would be taken up, and has some of the scenes already.
     shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    if train == validation:
+        raise ValueError(f"data.validation: {validation!r} is also what is learned from")
     sizes = {train: scenes.train, validation: scenes.test}
     batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
     write_scene_folder(folder, batches, scene_vocabulary())
