@@ -89,3 +89,19 @@ def test_where_data_is_held(scenes, monkeypatch):
     assert hold(scenes, CPU, "device", static=False) is not None
     monkeypatch.setattr("ngsan.train.feed.fits", lambda *_: False)
     assert hold(scenes, CPU, "auto", static=False) is None
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_process_without_images_gets_a_batch_that_does_not_count(scenes, static):
+    # 42 images in batches of 16: the last has ten for twelve processes.
+    shares = []
+    for rank in range(12):
+        sampler = BatchSampler(42, 16, seed=5, rank=rank, world_size=12, empty_shares=True)
+        for feed in list(feeds(scenes, static=static))[:2]:
+            *_, (batch, places) = feed.batches(sampler)
+            assert len(batch) == len(places) >= 1
+            real = int(batch.caption_mask.any(1).sum())
+        shares.append(real)
+    assert shares == [1] * 10 + [0] * 2
+    with pytest.raises(ValueError, match="cannot share a batch of 10"):
+        BatchSampler(42, 16, world_size=12)

@@ -120,6 +120,10 @@ def settings(config: TrainConfig, precision: str, data: Mapping[str, str]) -> di
     return made
 
 
+class SettingsError(ValueError):
+    """A run was to go on with other settings than it was begun with."""
+
+
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     """Refuses to go on with other settings.
 
@@ -129,12 +133,12 @@ def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: str) 
         where: The run's folder.
 
     Raises:
-        ValueError: Something differs; names everything that does.
+        SettingsError: Something differs; names everything that does.
     """
     lines = differences(before, now)
     if lines:
         listed = "".join(f"\n  {line}" for line in lines)
-        raise ValueError(
+        raise SettingsError(
             f"{where}: the run was begun with other settings, so it cannot go on with "
             f"these; put them back, or begin another run in another folder:{listed}"
         )

@@ -38,7 +38,7 @@ from ngsan.train.phases import (
     Phase,
     SelfCriticalPhase,
 )
-from ngsan.train.progress import Progress, require_same, settings
+from ngsan.train.progress import Progress, SettingsError, require_same, settings
 from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
 from ngsan.train.sources import build_model, open_data, set_vision
 from ngsan.train.state import TrainingState
@@ -100,6 +100,8 @@ def train(
             _train(fabric, config, output, data, state, tell, position, stop)
         except StoppedError:
             raise InterruptedRunError(received[-1]) from None
+        except SettingsError:
+            raise  # nothing has happened to the run
         except ValueError as error:
             raise ValueError(_failure(fabric, output, error)) from error
         except OSError as error:
