@@ -103,15 +103,15 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
         ValueError: The model does not fit the dataset, or the initial weights do not fit it.
     """
     model = config.model
-    for key, wanted in (
-        ("vocab_size", len(dataset.vocabulary)),
-        ("feature_dim", dataset.store.feature_dim),
-    ):
-        if getattr(model, key) != wanted:
-            raise ValueError(
-                f"model.{key}: {getattr(model, key)}, but {dataset.folder} has {wanted}: "
-                f"--model.{key} {wanted}"
-            )
+    needed = {
+        "vocab_size": len(dataset.vocabulary),
+        "feature_dim": dataset.store.feature_dim,
+    }
+    wrong = {key: value for key, value in needed.items() if getattr(model, key) != value}
+    if wrong:
+        told = ", ".join(f"model.{key}: {getattr(model, key)}" for key in wrong)
+        mended = " ".join(f"--model.{key} {value}" for key, value in wrong.items())
+        raise ValueError(f"{told} does not fit {dataset.folder}: {mended}")
     torch.manual_seed(config.seed)
     captioner = build_captioner(model)
     if captioner.encoder.needs_boxes and not dataset.store.has_boxes:
