@@ -5,7 +5,7 @@
 
 On a GPU: one short run of the trainer for each figure, which takes five minutes, most of it to
 compile. `--schedule` runs the paper's whole schedule instead, 15 epochs of cross-entropy and 15 of
-self-critical learning with validation after each; it takes nine.
+self-critical learning with validation after each; it takes about ten.
 
 The data has the size of COCO: 113,287 images of 36 x 2048 numbers, five captions each, a vocabulary
 of 9,488. Features are random, and captions are random words of COCO's lengths. Figures include

@@ -4,7 +4,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -12,6 +11,7 @@ from ngsan.commands.command_line import Parser, config_parser, take_config
 from ngsan.commands.train_view import TrainView
 from ngsan.config import TrainConfig
 from ngsan.plots import plot_curves, read_curve
+from ngsan.train.log import Entry
 
 DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically. The best model is
 the output folder itself; the best of each phase, the log, the curve and the state from which an
@@ -44,7 +44,7 @@ def train(config: TrainConfig, output: str, *, resume: bool) -> None:
     try:
         with TrainView(Console()) as view:
 
-            def listen(entry: dict[str, Any]) -> None:
+            def listen(entry: Entry) -> None:
                 view.write(entry)
                 text = curve.write(entry)
                 if text:
@@ -71,7 +71,7 @@ class _CurveDrawer:
         self._output, self._metric = output, metric
         self._drawn, self._epochs = -_BETWEEN_CURVES, 0
 
-    def write(self, entry: dict[str, Any]) -> str:
+    def write(self, entry: Entry) -> str:
         """Draws if it is time; returns what should be told, if anything."""
         late = time.monotonic() - self._drawn >= _BETWEEN_CURVES
         if entry["event"] != "end" and not (entry["event"] == "epoch" and late):

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ngsan.config import TrainConfig
 from ngsan.data.lock import release_lock, take_lock
@@ -12,10 +11,10 @@ from ngsan.models import Captioner
 from ngsan.models.saved import WEIGHTS, copy_model, load_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.keeping import STATES, write_best
+from ngsan.train.log import Entry
 from ngsan.train.progress import Progress
 from ngsan.train.state import TrainingState, read_state
 
-Entry = dict[str, Any]
 _LOCK = ".lock"
 
 _LOCK_SECONDS = 10.0

@@ -7,6 +7,7 @@ average, checkpoint, stop, end or note. All that watches a run reads the same en
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from io import FileIO
@@ -24,7 +25,28 @@ _PLACES = ("event", "phase", "epoch", "step", "of_epoch", "seconds_left")
 """Where in the run an entry stands, which is no curve to draw."""
 
 
-class JsonLines:
+class _Closed(ABC):
+    """What is closed at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes it."""
+
+    def __enter__(self) -> Self:
+        """Gives the object itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+
+class JsonLines(_Closed):
     """A log with one JSON object a line, readable at any moment of the run.
 
     Lines go to the operating system one by one, so a killed run loses none of them.
@@ -85,19 +107,6 @@ class JsonLines:
         """Closes the file."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        """Gives the log."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the file."""
-        self.close()
-
 
 def _end_of_lines(file: FileIO, end: int) -> int:
     """The length of the whole lines among the first `end` bytes."""
@@ -122,7 +131,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-class TensorBoard:
+class TensorBoard(_Closed):
     """Curves of a run for TensorBoard: what is learned step by step, and the metrics by epoch.
 
     Steps are drawn under "training", whole epochs under "epoch", their metrics under "validation",
@@ -163,19 +172,6 @@ class TensorBoard:
     def close(self) -> None:
         """Writes what is left and closes the file."""
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        """Gives the writer."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the file."""
-        self.close()
 
 
 def _scalars(entry: Entry) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Event
-from typing import Any, cast
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
@@ -24,6 +24,7 @@ from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
 from ngsan.train.feed import Feed
 from ngsan.train.keeping import Keeper, require_finite
+from ngsan.train.log import Entry
 from ngsan.train.machine import StoppedError
 from ngsan.train.meter import Meter
 from ngsan.train.phases import GREEDY_STEPS, Phase
@@ -39,7 +40,7 @@ from ngsan.train.step import (
 )
 from ngsan.train.validation import Validation
 
-Listen = Callable[[dict[str, Any]], None]
+Listen = Callable[[Entry], None]
 
 _FIRST_LOOK = 4
 """Batches that are looked at before the first step of self-critical learning."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ngsan.config import TrainConfig
 from ngsan.train.keeping import REMEDY
+from ngsan.train.log import Entry
 from ngsan.train.phases import Phase
 from ngsan.train.progress import Progress
 
@@ -44,7 +45,7 @@ class Meter:
         phase: Phase,
         progress: Progress,
         config: TrainConfig,
-        listen: Callable[[dict[str, Any]], None],
+        listen: Callable[[Entry], None],
         *,
         images: int,
         device: torch.device,

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -18,7 +17,7 @@ from ngsan.models.saved import WEIGHTS
 from ngsan.train.feed import Feed, hold
 from ngsan.train.folder import find_state, locked, restore_model, where_it_stands
 from ngsan.train.keeping import LOG, Keeper, remove_epochs
-from ngsan.train.log import JsonLines, TensorBoard
+from ngsan.train.log import Entry, JsonLines, TensorBoard
 from ngsan.train.loop import Run, run_phases
 from ngsan.train.machine import (
     StoppedError,
@@ -43,8 +42,6 @@ from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
 from ngsan.train.sources import build_model, open_data, set_vision
 from ngsan.train.state import TrainingState
 from ngsan.train.validation import Validation
-
-Entry = dict[str, Any]
 
 
 class InterruptedRunError(Exception):
