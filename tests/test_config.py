@@ -20,6 +20,7 @@ from ngsan.config import (
     ValidationConfig,
     explain,
     from_dict,
+    photo_run,
     read_yaml,
     scene_run,
     to_yaml,
@@ -68,9 +69,10 @@ def test_shipped_image_configs_are_the_paper_s(model):
 
 
 def test_shipped_toy_config_is_the_demo_s():
-    path = ROOT / "configs" / "toy" / "scenes.yaml"
-    assert read_yaml(TrainConfig, path) == scene_run()
-    assert path.read_text().endswith(to_yaml(scene_run()))
+    for path, run in (("toy/scenes.yaml", scene_run()), ("photo/coco.yaml", photo_run())):
+        text = (ROOT / "configs" / path).read_text()
+        assert read_yaml(TrainConfig, ROOT / "configs" / path) == run
+        assert text.endswith(to_yaml(run))
 
 
 def test_the_paper_s_defaults():

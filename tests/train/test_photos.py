@@ -92,6 +92,35 @@ def test_a_stopped_run_ends_the_same(folder, trained, tmp_path):
         assert same_tensors(first, second)
 
 
+def test_photographs_described_once_teach_the_same_as_pixels(folder, trained, tmp_path):
+    """In memory, the second phase learns from cells; from the disk, it goes over the pixels."""
+    from dataclasses import replace
+
+    config = run_of(folder)
+    train(replace(config, machine=replace(config.machine, data="host")), tmp_path / "run")
+    for part in ("cross-entropy", "self-critical"):
+        first, second = (
+            load_file(run / part / "model.safetensors") for run in (trained, tmp_path / "run")
+        )
+        for name, tensor in first.items():
+            torch.testing.assert_close(tensor, second[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_backbone_that_sees_the_same_in_every_epoch_is_asked_once(folder, tmp_path, monkeypatch):
+    from ngsan.vision.backbone import GridBackbone
+
+    looked = []
+    forward = GridBackbone.forward
+    monkeypatch.setattr(
+        GridBackbone, "forward", lambda self, x: looked.append(len(x)) or forward(self, x)
+    )
+    train(run_of(folder, rate=0.0, smallest_crop=1.0, light=0.0), tmp_path / "run")
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    validations = sum(line["event"] == "epoch" for line in log)
+    phases, learned, validated = 2, 20, 6
+    assert sum(looked) == phases * learned + validations * validated
+
+
 def test_what_is_missing_is_told(folder, tmp_path):
     config = tiny_run(model=MODEL, data=DataConfig(folder=str(folder)))
     with pytest.raises(ValueError, match=r"--vision\.images DIR"):

@@ -18,6 +18,7 @@ from ngsan.config.training import (
     TrainConfig,
     ValidationConfig,
     VisionConfig,
+    photo_run,
     scene_run,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "check_types",
     "explain",
     "from_dict",
+    "photo_run",
     "read_yaml",
     "scene_run",
     "to_yaml",

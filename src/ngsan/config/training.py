@@ -285,6 +285,36 @@ class TrainConfig:
             )
 
 
+def photo_run() -> TrainConfig:
+    """The run of the model that ships: from the pixels of COCO, on one large GPU."""
+    return TrainConfig(
+        model=CaptionerConfig(
+            feature_dim=352,
+            backbone="efficientnet-lite2",
+            layers=3,
+            signed_geometry=True,
+            norm_place="pre",
+        ),
+        vision=VisionConfig(smallest_crop=0.7),
+        cross_entropy=CrossEntropyConfig(
+            epochs=11,
+            batch_size=256,
+            rate=RateConfig(shape="cosine", highest=5e-4, rise=0.5),
+            clip_value=0.0,
+            clip_norm=1.0,
+            weight_decay=0.01,
+            label_smoothing=0.1,
+        ),
+        self_critical=SelfCriticalConfig(
+            epochs=16,
+            batch_size=256,
+            rate=RateConfig(shape="cosine", highest=8e-5, rise=0.2),
+            clip_value=0.0,
+            clip_norm=1.0,
+        ),
+    )
+
+
 def scene_run() -> TrainConfig:
     """A run on the built-in scenes; it learns geometry in two minutes on two cores."""
     return TrainConfig(

@@ -84,7 +84,8 @@ class PhotoEncoder(Encoder):
         """Encodes images.
 
         Args:
-            features: (B, 3, S, S) images, bytes from 0 to 255 or numbers from 0 to 1.
+            features: (B, 3, S, S) images, bytes from 0 to 255 or numbers from 0 to 1; or
+                (B, N, C) cells that the backbone has made of images before.
             boxes: Not looked at.
             mask: Not looked at: all cells are real.
             record: A list that each layer's attention maps are appended to, or None.
@@ -92,13 +93,18 @@ class PhotoEncoder(Encoder):
         Returns:
             (B, N, D)
         """
-        if features.ndim != 4 or features.shape[1:] != (3, self.size, self.size):
-            raise ValueError(
-                f"images must be (images, 3, {self.size}, {self.size}), not {tuple(features.shape)}"
-            )
-        if self.training and self.augment is not None:
-            features = self.augment(features)
-        cells: Tensor = self.backbone(features)  # (B, N, C)
+        cells = features if features.ndim == 3 else self._describe(features)
         places = self.boxes.expand(len(cells), -1, -1)
         encoded: Tensor = self.regions(cells, places, record=record)
         return encoded
+
+    def _describe(self, images: Tensor) -> Tensor:
+        """The cells (B, N, C) of images."""
+        if images.ndim != 4 or images.shape[1:] != (3, self.size, self.size):
+            raise ValueError(
+                f"images must be (images, 3, {self.size}, {self.size}), not {tuple(images.shape)}"
+            )
+        if self.training and self.augment is not None:
+            images = self.augment(images)
+        cells: Tensor = self.backbone(images)
+        return cells

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.resident import ResidentDataset, fits
 from ngsan.data.sampler import BatchSampler, Draw
-from ngsan.vision.photos import PhotoDataset, ResidentPhotos
+from ngsan.vision.photos import PhotoDataset, ResidentCells, ResidentPhotos
 
 _MULTIPLE = 128
 
@@ -82,6 +82,16 @@ class Feed:
         self._files = StoreFiles(dataset) if resident is None else None
         self._regions = int(dataset.region_counts.max())
         self.full = bool((dataset.region_counts == self._regions).all())
+
+    def described(self, backbone: nn.Module) -> "Feed":
+        """The same photographs as the cells that a backbone makes of them, once and for all.
+
+        Only photographs in the device's memory are; others stay as they are.
+        """
+        if not isinstance(self._resident, ResidentPhotos):
+            return self
+        cells = ResidentCells(self._resident, backbone)
+        return Feed(self.dataset, cells, self.device, static=self._static)
 
     def batches(self, sampler: BatchSampler) -> Iterator[tuple[CaptionBatch, Tensor]]:
         """The batches from the sampler's position to the end of its epoch.

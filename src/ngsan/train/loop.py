@@ -22,7 +22,6 @@ from ngsan.data.sampler import BatchSampler, SamplerState, random_keys
 from ngsan.models.captioner import Captioner
 from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
-from ngsan.train.feed import Feed
 from ngsan.train.keeping import Keeper, require_finite
 from ngsan.train.log import Entry
 from ngsan.train.machine import StoppedError
@@ -56,7 +55,6 @@ class Run:
     writer: Captioner
     """The same model in evaluation mode, for captions; `refresh` gives it the weights."""
 
-    feed: Feed
     validation: Validation
     phases: Sequence[Callable[[], Phase]]
     """Each makes its phase when its turn has come."""
@@ -96,6 +94,7 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
         StoppedError: The run was asked to stop.
     """
     while progress.phase < len(run.phases):
+        _take_best(run, progress)
         phase = run.phases[progress.phase]()
         _run_phase(run, phase, progress, memory)
         memory = {}
@@ -103,13 +102,18 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
         progress.phase, progress.begun, progress.epoch = progress.phase + 1, False, 0
 
 
-def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Tensor]) -> None:
-    config = phase.config
+def _take_best(run: Run, progress: Progress) -> None:
+    """Lets a phase begin with the best model of the one before."""
     if not progress.begun and progress.phase_best is not None:
         run.keeper.wait()
         run.fabric.barrier()  # the phase before has left its best model by now
         best, _, _ = load_captioner(run.keeper.phase_folder(progress.phase_best.phase))
         run.captioner.load_state_dict(best.state_dict())
+    run.refresh()
+
+
+def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Tensor]) -> None:
+    config = phase.config
     run.captioner.train()
     device = run.fabric.device
     encoder = run.captioner.encoder
@@ -167,7 +171,7 @@ def _is_enough(run: Run, phase: Phase, progress: Progress) -> bool:
 def _sampler(run: Run, phase: Phase, progress: Progress) -> BatchSampler:
     return BatchSampler.from_state(
         SamplerState(run.config.seed, progress.run_epoch, progress.position),
-        len(run.feed.dataset),
+        len(phase.feed.dataset),
         phase.config.batch_size,
         rank=run.fabric.global_rank,
         world_size=run.fabric.world_size,
@@ -179,7 +183,7 @@ def _run_epoch(
     run: Run, phase: Phase, step: Step | CapturedStep, progress: Progress, save: Callable[[], None]
 ) -> None:
     """The steps of an epoch that are left."""
-    if progress.position == math.ceil(len(run.feed.dataset) / phase.config.batch_size):
+    if progress.position == math.ceil(len(phase.feed.dataset) / phase.config.batch_size):
         return  # the run was stopped while it validated
     sampler = _sampler(run, phase, progress)
     meter = Meter(
@@ -187,10 +191,10 @@ def _run_epoch(
         progress,
         run.config,
         run.listen,
-        images=len(run.feed.dataset),
+        images=len(phase.feed.dataset),
         device=run.fabric.device,
     )
-    for batch, places in run.feed.batches(sampler):
+    for batch, places in phase.feed.batches(sampler):
         rate = rate_at(
             phase.config.rate,
             step=progress.epoch * len(sampler) + progress.position,
@@ -294,7 +298,7 @@ def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Prog
     """Reports reward, length and entropy before the first step."""
     run.refresh()
     rows = []
-    for number, (batch, places) in enumerate(run.feed.batches(_sampler(run, phase, progress))):
+    for number, (batch, places) in enumerate(phase.feed.batches(_sampler(run, phase, progress))):
         if number == _FIRST_LOOK:
             break
         inputs, more = phase.prepare(batch, places, number * GREEDY_STEPS)

@@ -13,6 +13,7 @@ from ngsan.config import CrossEntropyConfig, PhaseConfig, SelfCriticalConfig
 from ngsan.data.batch import CaptionBatch
 from ngsan.models.captioner import Captioner
 from ngsan.train.cross_entropy import CrossEntropyLoss
+from ngsan.train.feed import Feed
 from ngsan.train.self_critical import SelfCritical, SelfCriticalLoss
 from ngsan.train.step import Inputs
 
@@ -28,6 +29,9 @@ class Phase(Protocol):
 
     name: str
     config: PhaseConfig
+    feed: Feed
+    """What it learns from."""
+
     module: nn.Module
     """What is trained: its result is summed over the batch, see `Step`."""
 
@@ -57,8 +61,8 @@ class CrossEntropyPhase:
         self,
         captioner: Captioner,
         config: CrossEntropyConfig,
+        feed: Feed,
         *,
-        full: bool,
         capacity: int | None,
     ) -> None:
         """Takes the parts.
@@ -66,21 +70,21 @@ class CrossEntropyPhase:
         Args:
             captioner: The model.
             config: The phase.
-            full: Whether all images have the same number of regions, so that no mask is needed.
+            feed: What it learns from.
             capacity: See `CrossEntropyLoss`.
         """
         self.config: PhaseConfig = config
         self.module: nn.Module = CrossEntropyLoss(
             captioner, label_smoothing=config.label_smoothing, capacity=capacity
         )
-        self._full = full
+        self.feed = feed
 
     def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`."""
         inputs = {
             "features": batch.features,
             "boxes": batch.boxes,
-            "mask": None if self._full else batch.mask,
+            "mask": None if self.feed.full else batch.mask,
             "words": batch.words,
             "targets": batch.targets,
             "target_mask": batch.target_mask,
@@ -100,19 +104,19 @@ class SelfCriticalPhase:
     uses_writer = True
 
     def __init__(
-        self, captioner: Captioner, config: SelfCriticalConfig, method: SelfCritical, *, full: bool
+        self, captioner: Captioner, config: SelfCriticalConfig, feed: Feed, method: SelfCritical
     ) -> None:
         """Takes the parts.
 
         Args:
             captioner: The model.
             config: The phase.
+            feed: What it learns from.
             method: What samples and rewards.
-            full: Whether all images have the same number of regions, so that no mask is needed.
         """
         self.config: PhaseConfig = config
         self.module: nn.Module = SelfCriticalLoss(captioner, method)
-        self._method, self._full = method, full
+        self.feed, self._method = feed, method
 
     def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`; now and then greedy captions are rewarded, too."""
@@ -122,7 +126,7 @@ class SelfCriticalPhase:
         inputs = {
             "features": batch.features,
             "boxes": batch.boxes,
-            "mask": None if self._full else batch.mask,
+            "mask": None if self.feed.full else batch.mask,
             "words": sampled.words,
             "targets": sampled.targets,
             "target_mask": sampled.target_mask & real[:, None, None],

@@ -13,6 +13,7 @@ from ngsan.config import MODELS, TrainConfig
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.sampler import BatchSampler
 from ngsan.models import Captioner
+from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import WEIGHTS
 from ngsan.train.feed import Feed, hold
 from ngsan.train.folder import find_state, locked, restore_model, where_it_stands
@@ -175,7 +176,6 @@ def _train(
         fabric=fabric,
         captioner=captioner,
         writer=writer,
-        feed=feed,
         validation=Validation(writer, validated, resident, config.validation, fabric, stop),
         phases=_phases(config, fabric, captioner, writer, feed, compiled=compiled),
         keeper=keeper,
@@ -183,7 +183,7 @@ def _train(
         stop=stop,
         listen=tell,
     )
-    tell(_start(run, validated, precision, None if state is None else progress.step))
+    tell(_start(run, data, precision, None if state is None else progress.step))
     memory = {} if state is None else dict(state.tensors["optimizer"])
     with closing(keeper):
         run_phases(run, progress, memory)
@@ -216,7 +216,9 @@ def _phases(
                 empty_shares=True,
             )
             capacity = feed.most_targets(sampler, config.cross_entropy.epochs)
-        return CrossEntropyPhase(captioner, config.cross_entropy, full=feed.full, capacity=capacity)
+        return CrossEntropyPhase(
+            captioner, config.cross_entropy, _described(feed, captioner, writer), capacity=capacity
+        )
 
     def self_critical() -> Phase:
         chosen = config.self_critical
@@ -233,7 +235,7 @@ def _phases(
             longest=config.data.longest,
             seed=config.seed,
         )
-        return SelfCriticalPhase(captioner, chosen, method, full=feed.full)
+        return SelfCriticalPhase(captioner, chosen, _described(feed, captioner, writer), method)
 
     made: list[Callable[[], Phase]] = []
     if config.cross_entropy.epochs:
@@ -241,6 +243,16 @@ def _phases(
     if config.self_critical.epochs:
         made.append(self_critical)
     return made
+
+
+def _described(feed: Feed, captioner: Captioner, writer: Captioner) -> Feed:
+    """What a phase learns from: cells where the backbone sees the same in every epoch."""
+    encoder, its_copy = captioner.encoder, writer.encoder
+    if not (isinstance(encoder, PhotoEncoder) and isinstance(its_copy, PhotoEncoder)):
+        return feed
+    if not encoder.frozen or encoder.augment is not None:
+        return feed
+    return feed.described(its_copy.backbone)
 
 
 def _listeners(
@@ -281,8 +293,13 @@ def _unheard(entry: Entry) -> None:
     pass
 
 
-def _start(run: Run, validated: CaptionDataset, precision: str, resumed_at: int | None) -> Entry:
-    config, images = run.config, len(run.feed.dataset)
+def _start(
+    run: Run,
+    data: tuple[CaptionDataset, CaptionDataset],
+    precision: str,
+    resumed_at: int | None,
+) -> Entry:
+    config, (images, validated) = run.config, (len(split) for split in data)
     names = {tuple(keys.values()): name for name, keys in MODELS.items()}
     phases = ((CROSS_ENTROPY, config.cross_entropy), (SELF_CRITICAL, config.self_critical))
     return {
@@ -290,7 +307,7 @@ def _start(run: Run, validated: CaptionDataset, precision: str, resumed_at: int 
         "model": names.get((config.model.norm, config.model.geometry), "captioner"),
         "parameters": sum(part.numel() for part in run.captioner.parameters()),
         "images": images,
-        "validation_images": len(validated),
+        "validation_images": validated,
         "device": device_name(run.fabric.device),
         "processes": run.fabric.world_size,
         "precision": precision,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
@@ -24,6 +24,7 @@ from ngsan.vision.images import ImageError, open_image, to_square
 
 _CHUNK = 1024
 _DECODERS = 8
+_DESCRIBED = 256
 
 
 class CellStore:
@@ -115,6 +116,32 @@ class ResidentPhotos(ResidentDataset):
             places = np.arange(start, min(count, start + _CHUNK))
             images[start : start + len(places)] = self.dataset.images(places, self.device)
         return images, None
+
+    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return self._features[images.squeeze(1)], None, None
+
+
+class ResidentCells(ResidentDataset):
+    """The cells of a split's photographs, for a backbone that learns no more."""
+
+    def __init__(self, photos: ResidentPhotos, backbone: nn.Module) -> None:
+        """Describes all photographs once.
+
+        Args:
+            photos: The photographs.
+            backbone: From images (B, 3, S, S) to cells (B, N, C); in evaluation mode.
+        """
+        self._photos, self._backbone = photos, backbone
+        super().__init__(photos.dataset, photos.device, static=photos.static)
+
+    @torch.no_grad()
+    def _load(self, total: int) -> tuple[Tensor, Tensor | None]:
+        images = self._photos._features
+        made = [
+            self._backbone(images[start : start + _DESCRIBED])
+            for start in range(0, len(images), _DESCRIBED)
+        ]
+        return torch.cat(made), None
 
     def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return self._features[images.squeeze(1)], None, None
