@@ -306,7 +306,7 @@ def photo_run() -> TrainConfig:
             label_smoothing=0.1,
         ),
         self_critical=SelfCriticalConfig(
-            epochs=16,
+            epochs=14,
             batch_size=256,
             rate=RateConfig(shape="cosine", highest=8e-5, rise=0.2),
             clip_value=0.0,
