@@ -17,7 +17,7 @@ ALLOWED = {
     "decoding": {"capture"},
     "models": {"nn", "capture", "config", "durable", "text", "vision"},
     "vision": {"nn", "data", "durable"},
-    "light": {"config", "text"},
+    "light": {"config", "text", "vision"},
     "data": {"durable", "text"},
     "metrics": {"", "durable", "text"},
     "durable": set(),
@@ -47,6 +47,7 @@ ALLOWED = {
         "durable",
         "evaluate",
         "export",
+        "light",
         "metrics",
         "models",
         "plots",
@@ -88,6 +89,16 @@ def test_imports_point_one_way(path):
 def test_config_and_text_need_no_torch(name):
     for path in (SOURCE / name).rglob("*.py"):
         assert not any(module.split(".")[0] == "torch" for module in imports_of(path))
+
+
+def test_captions_of_photographs_need_no_torch():
+    files = [*(SOURCE / "light").rglob("*.py"), SOURCE / "vision/images.py"]
+    files += [SOURCE / "vision/pixels.py", SOURCE / "commands/caption.py"]
+    for path in files:
+        names = set(imports_of(path))
+        assert not any(name.split(".")[0] == "torch" for name in names), path
+        seen = {name for name in names if name.startswith("ngsan.vision")}
+        assert seen <= {"ngsan.vision.images", "ngsan.vision.pixels"}, path
 
 
 def test_there_is_no_junk_drawer():

@@ -4,7 +4,6 @@ Public names are imported when first used, so `import ngsan` stays quick.
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,12 +11,9 @@ if TYPE_CHECKING:
     from ngsan.export import load as load
     from ngsan.models import build_captioner as build_captioner
 
-__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
+    __version__: str
 
-try:
-    __version__ = version("ngsan")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+source"
+__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
 
 _PUBLIC = {
     "CaptionerConfig": "ngsan.config",
@@ -27,6 +23,8 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _PUBLIC:
         raise AttributeError(f"module 'ngsan' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
@@ -34,3 +32,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _version() -> str:
+    # Imported here, as it takes longer than all else of this module.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ngsan")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+source"

@@ -1,9 +1,11 @@
 """The command line: a table of sub-commands, each imported when it is called."""
 
+import os
 import sys
 from importlib import import_module
 
 COMMANDS = {
+    "caption": "write captions of photographs",
     "data": "bring captions and features into a dataset folder, or look into one",
     "demo": "train SAN and NG-SAN on built-in scenes and compare their captions",
     "describe": "print a model's configuration and its parameter counts",
@@ -32,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command line without the program's name; None for the process's own.
 
     Returns:
-        The exit status: 2 for a wrong command line or wrong input.
+        The exit status: 2 for a wrong command line or wrong input, 130 after Ctrl-C, 141 if nobody
+        reads the output any more.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -46,9 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"ngsan: unknown command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
         return 2
-    command = import_module(f"ngsan.commands.{arguments[0]}")
     try:
+        command = import_module(f"ngsan.commands.{arguments[0]}")
         command.main(arguments[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written is an error here, and not after the end
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has seen enough.
+        _write_to_nobody()
+        return 141
     except (ValueError, OSError) as error:
         print(f"ngsan {arguments[0]}: {error}", file=sys.stderr)
         return 2
@@ -56,6 +65,16 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _write_to_nobody() -> None:
+    """Lets what is still to be written to standard output vanish without a complaint."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # standard output is no file
+        return
 
 
 if __name__ == "__main__":

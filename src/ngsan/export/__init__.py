@@ -1,7 +1,34 @@
-"""Captioners as ONNX graphs: writing them, and running them without PyTorch's model code."""
+"""Captioners as ONNX graphs: writing them, and running them without PyTorch's model code.
 
-from ngsan.export.loading import load
-from ngsan.export.runtime import OnnxModel
-from ngsan.export.write import ExportReport, export_captioner
+Names are imported when first used: opening an export need not wait for torch.
+"""
 
-__all__ = ["ExportReport", "OnnxModel", "export_captioner", "load"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ngsan.export.loading import load as load
+    from ngsan.export.loading import load_predictor as load_predictor
+    from ngsan.export.runtime import OnnxModel as OnnxModel
+    from ngsan.export.write import ExportReport as ExportReport
+    from ngsan.export.write import export_captioner as export_captioner
+
+__all__ = ["ExportReport", "OnnxModel", "export_captioner", "load", "load_predictor"]
+
+_PUBLIC = {
+    "ExportReport": "ngsan.export.write",
+    "OnnxModel": "ngsan.export.runtime",
+    "export_captioner": "ngsan.export.write",
+    "load": "ngsan.export.loading",
+    "load_predictor": "ngsan.export.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'ngsan.export' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

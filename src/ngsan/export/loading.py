@@ -1,54 +1,159 @@
-"""Opens a captioner, whatever runs it."""
+"""Opens a captioner, whatever runs it; torch is imported only when it is to run one."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
-from ngsan.export.runtime import OnnxModel, Provider
-from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST
-from ngsan.models.saved import CONFIG, VOCABULARY, WEIGHTS, load_captioner
-from ngsan.predict import Predictor, best_device
+from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
+from ngsan.light.photos import PhotoCaptioner
+
+if TYPE_CHECKING:
+    from ngsan.config import CaptionerConfig
+    from ngsan.export.runtime import Provider
+    from ngsan.models.captioner import Captioner
+    from ngsan.predict import Predictor
+    from ngsan.text.vocabulary import Vocabulary
+
+SHIPPED = Path(__file__).parents[1] / "shipped" / "coco"
+"""The model that comes with the package."""
+
+
+@overload
+def load(
+    folder: None = None, *, device: str | None = ..., threads: int | None = ...
+) -> PhotoCaptioner: ...
+
+
+@overload
+def load(
+    folder: str | Path,
+    *,
+    device: str | None = ...,
+    threads: int | None = ...,
+    providers: "Sequence[Provider] | None" = ...,
+) -> Any: ...
 
 
 def load(
+    folder: str | Path | None = None,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    providers: "Sequence[Provider] | None" = None,
+) -> "PhotoCaptioner | Predictor":
+    """Opens a captioner: the one that comes with the package, or one in a folder.
+
+    Args:
+        folder: What `ngsan pack`, `ngsan export` or `save_captioner` wrote; None for the model of
+            photographs that comes with the package.
+        device: Where PyTorch runs it, such as "cuda", or "auto" for a GPU if there is one. None for
+            the CPU, where packed and exported models run on ONNX Runtime.
+        threads: Of ONNX Runtime only: its threads; None for one a core.
+        providers: Of an export of regions only: execution providers of ONNX Runtime, the preferred
+            first; None for the CPU's.
+
+    Returns:
+        A `PhotoCaptioner`, whose `caption` takes photographs, or, of a model without a backbone, a
+        `Predictor`, whose `caption` takes regions.
+
+    Raises:
+        ValueError: The folder holds no model, its files do not belong together, or an argument is
+            not for its kind.
+    """
+    path = _folder(folder)
+    if not _is_export(path):
+        captioner, config, vocabulary = _load_torch(path, device, threads, providers)
+        if config.backbone != "none":
+            return _on_torch(captioner, vocabulary)
+        from ngsan.predict import Predictor
+
+        return Predictor(captioner, vocabulary)
+    if Manifest.load(path).model.backbone == "none":
+        return load_predictor(path, device=device, threads=threads, providers=providers)
+    if providers is not None:
+        raise ValueError(f"providers: {providers!r} is for exports of regions, and {path} is not")
+    if (path / "model.safetensors").is_file() and (
+        device not in (None, "cpu") or find_spec("onnxruntime") is None
+    ):
+        # Packed models hold the weights as PyTorch takes them, too.
+        captioner, _, vocabulary = _load_torch(path, device, threads, None)
+        return _on_torch(captioner, vocabulary)
+    if device not in (None, "cpu"):
+        raise _no_device(device, path)
+    return PhotoCaptioner.open(path, threads=threads)
+
+
+def load_predictor(
     folder: str | Path,
     *,
     device: str | None = None,
     threads: int | None = None,
-    providers: Sequence[Provider] | None = None,
-) -> Predictor:
-    """Opens a captioner: an export, to be run by ONNX Runtime, or a model folder, by PyTorch.
-
-    Args:
-        folder: What `ngsan export` or `save_captioner` wrote.
-        device: Of a model folder only: where it runs, such as "cuda", or "auto" for a GPU if there
-            is one; None for the CPU.
-        threads: Of an export only: threads of ONNX Runtime; None for one a core.
-        providers: Of an export only: execution providers of ONNX Runtime, the preferred first;
-            None for the CPU's.
+    providers: "Sequence[Provider] | None" = None,
+) -> "Predictor":
+    """Opens a captioner for features, or for pixels as tensors; the arguments are those of `load`.
 
     Raises:
-        ValueError: The folder is neither, its files do not belong together, or an argument is not
-            for its kind.
+        ValueError: As in `load`.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder")
-    names = {path.name for path in folder.iterdir()}
-    if names & {MANIFEST, ENCODER, DECODER}:
+    from ngsan.predict import Predictor
+
+    path = _folder(folder)
+    if _is_export(path):
         if device is not None:
-            raise ValueError(
-                f"device: {device!r} is for model folders, and {folder} is an export: "
-                "providers choose where it runs"
-            )
-        model = OnnxModel(folder, threads=threads, providers=providers)
+            raise _no_device(device, path)
+        from ngsan.export.runtime import OnnxModel
+
+        model = OnnxModel(path, threads=threads, providers=providers)
         return Predictor(model, model.vocabulary)
-    if not names & {CONFIG, WEIGHTS}:
+    captioner, _, vocabulary = _load_torch(path, device, threads, providers)
+    return Predictor(captioner, vocabulary)
+
+
+def _folder(folder: str | Path | None) -> Path:
+    path = SHIPPED if folder is None else Path(folder)
+    if path.is_dir():
+        return path
+    if folder is None:
         raise ValueError(
-            f"{folder} is neither a model ({CONFIG}, {VOCABULARY}, {WEIGHTS}) nor an export "
+            f"this installation comes without a model ({path} is not there): name the folder of one"
+        )
+    raise ValueError(f"{path}: there is no such folder")
+
+
+def _is_export(path: Path) -> bool:
+    return any((path / name).exists() for name in (MANIFEST, ENCODER, DECODER))
+
+
+def _no_device(device: str | None, path: Path) -> ValueError:
+    return ValueError(
+        f"device: {device!r} is for model folders, and {path} is an export: providers choose where "
+        "it runs"
+    )
+
+
+def _load_torch(
+    path: Path,
+    device: str | None,
+    threads: int | None,
+    providers: "Sequence[Provider] | None",
+) -> "tuple[Captioner, CaptionerConfig, Vocabulary]":
+    from ngsan.models.saved import CONFIG, VOCABULARY, WEIGHTS, load_captioner
+    from ngsan.predict import best_device
+
+    if not any((path / name).exists() for name in (CONFIG, WEIGHTS)):
+        raise ValueError(
+            f"{path} is neither a model ({CONFIG}, {VOCABULARY}, {WEIGHTS}) nor an export "
             f"({', '.join(FILES)})"
         )
     for name, value in {"threads": threads, "providers": providers}.items():
         if value is not None:
-            raise ValueError(f"{name}: {value!r} is for exports, and {folder} is a model folder")
-    captioner, _, vocabulary = load_captioner(folder)
-    return Predictor(captioner.to(best_device(device or "cpu")), vocabulary)
+            raise ValueError(f"{name}: {value!r} is for exports, and {path} is a model folder")
+    captioner, config, vocabulary = load_captioner(path)
+    return captioner.to(best_device(device or "cpu")), config, vocabulary
+
+
+def _on_torch(captioner: "Captioner", vocabulary: "Vocabulary") -> PhotoCaptioner:
+    from ngsan.predict.photos import TorchPhotos
+
+    return PhotoCaptioner(TorchPhotos(captioner, vocabulary))
