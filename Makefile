@@ -7,14 +7,17 @@ BIN := $(VENV)/bin
 # uv does not read pip's settings; without this it would not see local wheels that pip is told of.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo demo-scenes test lint format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.installed ## Train SAN and NG-SAN on built-in scenes and compare their captions
+demo: $(VENV)/.installed ## Caption the example photographs and show where the model looked
 	$(BIN)/ngsan demo
+
+demo-scenes: $(VENV)/.installed ## Train SAN and NG-SAN on built-in scenes and compare their captions
+	$(BIN)/ngsan demo scenes
 
 test: $(VENV)/.installed-test ## Run the tests
 	$(BIN)/python -m pytest
@@ -29,7 +32,7 @@ format: $(VENV)/.installed-lint ## Put the code into the house format
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and all caches
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.uv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ngsan needs Python 3.11 or newer")'

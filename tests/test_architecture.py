@@ -38,6 +38,8 @@ ALLOWED = {
     "predict": {"light", "models", "nn", "decoding", "config", "text"},
     "evaluate": {"predict", "data", "metrics", "config", "text"},
     "export": {"", "light", "models", "nn", "predict", "config", "text"},
+    "examples": set(),
+    "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},
     "plots": set(),
     "probe": {"models", "data", "text"},
     "commands": {
@@ -46,6 +48,8 @@ ALLOWED = {
         "data",
         "durable",
         "evaluate",
+        "examples",
+        "explain",
         "export",
         "light",
         "metrics",

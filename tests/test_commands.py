@@ -30,7 +30,7 @@ def test_no_command_and_an_unknown_one_are_errors(capsys):
 
 
 def test_demo_trains_and_compares(capsys):
-    assert main(["demo", *QUICK]) == 0
+    assert main(["demo", "scenes", *QUICK]) == 0
     out = capsys.readouterr().out
     for part in ("training SAN", "training NG-SAN", "what is true", "chooses among", "by chance"):
         assert part in out
@@ -38,7 +38,7 @@ def test_demo_trains_and_compares(capsys):
 
 def test_demo_with_hardly_anything_to_score(capsys):
     words = ["--scenes.train", "32", "--scenes.test", "1", "--compare", "san", "--show", "0"]
-    assert main(["demo", *words]) == 0
+    assert main(["demo", "scenes", *words]) == 0
     assert "by chance" in capsys.readouterr().out
 
 
@@ -64,12 +64,15 @@ def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
         (["describe", "--model.layers", "0"], "layers: 0 must be at least 1"),
         (["describe", "--model.geometry", "kye"], "geometry: 'kye'"),
         (["describe", "--model.decoder_norm", "instance"], "autoregressive decoder"),
-        (["demo", "--compare", "sam"], "'sam' is not one of"),
-        (["demo", "--compare", "san,san"], "twice"),
-        (["demo", "--compare", ""], "compare: ''"),
-        (["demo", "--show", "-1"], "show: -1"),
-        (["demo", "--model.geometry", "key"], "follow from the models"),
-        (["demo", "--model.vocab_size", "9"], "model.vocab_size: 9, but the scenes have 35"),
+        (["demo", "scenes", "--compare", "sam"], "'sam' is not one of"),
+        (["demo", "scenes", "--compare", "san,san"], "twice"),
+        (["demo", "scenes", "--compare", ""], "compare: ''"),
+        (["demo", "scenes", "--show", "-1"], "show: -1"),
+        (["demo", "scenes", "--model.geometry", "key"], "follow from the models"),
+        (
+            ["demo", "scenes", "--model.vocab_size", "9"],
+            "model.vocab_size: 9, but the scenes have 35",
+        ),
     ],
 )
 def test_wrong_values_are_errors_that_name_them(arguments, message, capsys):

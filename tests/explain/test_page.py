@@ -1,0 +1,295 @@
+"""The page: whole, closed to the outside, escaped, and small enough."""
+
+import base64
+import hashlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ngsan.config import CaptionerConfig, DecodingConfig
+from ngsan.explain import Explainer, page, write_page
+from ngsan.explain.cells import percent, place, strongest, veil
+from ngsan.models import build_captioner
+from ngsan.models.saved import save_captioner
+from ngsan.vision.images import ImageError
+from tests.explain.photo_models import COLUMNS, ROWS, VOCABULARY, small
+from tests.explain.test_packing import read
+
+
+class Reader(HTMLParser):
+    """Takes a page apart, and counts what is open."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.open, self.data = [], [], {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open[-1][0] == tag, f"</{tag}> closes <{self.open[-1][0]}>"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open:
+            tag, attrs = self.open[-1]
+            self.data.setdefault((tag, attrs.get("class") or attrs.get("id")), []).append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def photographs(self):
+        return [json.loads(text) for text in self.data[("script", "data")]]
+
+
+@pytest.fixture
+def files(tmp_path):
+    random = np.random.default_rng(0)
+    paths = []
+    for number, size in enumerate([(40, 30), (30, 50), (7, 3)]):
+        path = tmp_path / f"photo {number}.png"
+        Image.fromarray(random.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(path)
+        paths.append(path)
+    return paths
+
+
+def written(monkeypatch, explainer, images, to, **options):
+    """The page of a model that lies in no folder."""
+    monkeypatch.setattr(Explainer, "open", classmethod(lambda cls, folder: explainer))
+    failures = write_page("unused", images, to, **options)
+    return failures, to.read_text(encoding="utf-8")
+
+
+MODELS = {
+    "san": dict(model="san"),
+    "n-san": dict(model="n-san"),
+    "g-san": dict(model="g-san", geometry="content-independent"),
+    "ng-san": dict(model="ng-san", signed_geometry=True),
+    "absolute": dict(model="san", geometry="absolute"),
+    "keys": dict(model="ng-san", norm="batch", norm_of="both", geometry="query+key"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path, monkeypatch):
+    explainer = small(**MODELS[name])
+    decoding = DecodingConfig(best=2, longest=5)
+    failures, text = written(
+        monkeypatch, explainer, files, tmp_path / "new" / "page.html", decoding=decoding
+    )
+    assert failures == []
+    reader = Reader(text)
+    assert not reader.open
+    assert len(reader.all("article")) == 3
+    found = explainer.explain(Image.open(files[0]), decoding=decoding)
+    first = reader.photographs()[0]
+    content = base64.b64decode(first["blob"])
+    assert [" ".join(one["words"]) for one in first["captions"]] == [
+        said.text for said in found.captions
+    ]
+    for one, said in zip(first["captions"], found.captions, strict=True):
+        np.testing.assert_allclose(one["probabilities"], said.probabilities, atol=1e-5)
+        np.testing.assert_allclose(read(content, one["attention"]), said.attention, atol=2e-3)
+    regions = first["regions"]
+    np.testing.assert_allclose(read(content, regions["weights"]), found.weights, atol=2e-3)
+    if name in ("san", "n-san", "absolute"):
+        assert set(regions) == {"weights"}
+        assert "no geometric part" in text
+    else:
+        np.testing.assert_allclose(read(content, regions["content"]), found.content, atol=2e-3)
+        wide = np.abs(found.geometry).max()
+        np.testing.assert_allclose(
+            read(content, regions["geometry"]), found.geometry, atol=wide / 250
+        )
+        assert "no geometric part" not in text
+
+
+def test_nothing_is_loaded_from_anywhere_and_the_policy_says_so(files, tmp_path, monkeypatch):
+    _, text = written(monkeypatch, small(), files, tmp_path / "page.html")
+    reader = Reader(text)
+    assert not re.search(r"(?i)https?:|//[a-z0-9-]+\.[a-z]|@import|fetch\(|XMLHttp|WebSocket", text)
+    addresses = [
+        value
+        for _, attrs in reader.tags
+        for name, value in attrs.items()
+        if name in ("src", "href", "srcset", "action", "data", "poster")
+    ]
+    assert addresses
+    assert all(address.startswith(("data:image/", "#")) for address in addresses)
+    assert all(url.startswith("data:image/jpeg;") for url in re.findall(r"url\((.*?)\)", text))
+    assert not any(
+        "style" in attrs or any(k.startswith("on") for k in attrs) for _, attrs in reader.tags
+    )
+    (policy,) = [a["content"] for a in reader.all("meta") if "http-equiv" in a]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert "unsafe" not in policy
+    (style,) = re.findall(r"<style>(.*?)</style>", text, flags=re.DOTALL)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    for kind, content in (("style", style), ("script", script)):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+
+
+def test_names_and_words_are_escaped(files, tmp_path, monkeypatch):
+    odd = tmp_path / '<img src=x onerror=alert(1)> & "it\'s" $title.png'
+    files[0].rename(odd)
+    _, text = written(
+        monkeypatch,
+        small(),
+        [odd, files[1]],
+        tmp_path / "page.html",
+        captions=[["<script> a&b"], []],
+        bylines=["<i>Me & you", ""],
+    )
+    assert text.count("Photograph: ") == 1
+    assert "Photograph: &lt;i&gt;Me &amp; you" in text
+    assert "<img src=x" not in text
+    assert "<script> a&b" not in text
+    reader = Reader(text)
+    assert [odd.name] == reader.data[("h2", "name-1")]
+    assert reader.photographs()[0]["captions"][0]["words"] == ["<script>", "a&b"]
+    assert next(attrs["alt"] for attrs in reader.all("img")) == f"{odd.name}: <script> a&b"
+
+
+def test_it_reads_without_a_script(files, tmp_path, monkeypatch):
+    explainer = small()
+    _, text = written(
+        monkeypatch, explainer, files[:1], tmp_path / "page.html", captions=[["word1 word2"]]
+    )
+    reader = Reader(text)
+    frames = [attrs for attrs in reader.all("li") if attrs.get("class") == "frame"]
+    assert len(frames) == 3  # two words and the end
+    rows = [attrs for attrs in reader.all("th") if attrs.get("scope") == "row"]
+    assert len(rows) == 3
+    said = explainer.explain(Image.open(files[0]), said=["word1 word2"]).captions[0]
+    for where, share in strongest(said.attention[-1].mean(0)[0], explainer.grid):
+        assert f"{where} ({percent(share)})" in text
+    assert not reader.all("nav")  # of one photograph
+
+
+def test_unreadable_files_are_named_and_the_rest_is_shown(files, tmp_path, monkeypatch):
+    broken = tmp_path / "<b>broken.jpg"
+    broken.write_text("no image")
+    failures, text = written(
+        monkeypatch, small(), [broken, files[0], tmp_path / "gone.png"], tmp_path / "page.html"
+    )
+    assert [failure.split(":")[0] for failure in failures] == [
+        str(broken),
+        str(tmp_path / "gone.png"),
+    ]
+    assert len(Reader(text).all("article")) == 1
+    assert "&lt;b&gt;broken.jpg" in text
+
+
+def test_without_any_readable_image_there_is_no_page(tmp_path, monkeypatch):
+    with pytest.raises(ImageError, match="not one of 1 images"):
+        written(monkeypatch, small(), [tmp_path / "gone.png"], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+    with pytest.raises(ValueError, match="name at least one"):
+        write_page("unused", [], tmp_path / "page.html")
+    with pytest.raises(ValueError, match="captions of 2 images for 1 images"):
+        write_page("unused", ["a.jpg"], tmp_path / "page.html", captions=[[], []])
+
+
+def test_detail_gives_way_when_there_are_many_photographs(files, tmp_path, monkeypatch):
+    explainer = small()
+    cells = ROWS * COLUMNS
+    means = 3 * explainer.config.layers * cells * (cells + 4)
+    for room, heads in ((3 * 2 * means, 2), (3 * means, 1), (3 * means - 1, None)):
+        monkeypatch.setattr(page, "ROOM", room)
+        _, text = written(monkeypatch, explainer, files, tmp_path / "page.html")
+        regions = Reader(text).photographs()[0]["regions"]
+        assert (regions and regions["weights"]["shape"][1]) == heads
+        assert ("of so many photographs" in text) == (heads != 2)
+
+
+def test_a_page_of_the_paper_s_shape_for_eight_photographs_is_below_six_megabytes(
+    tmp_path, monkeypatch
+):
+    """8 x 8 cells, 3 layers of 8 heads and three captions of ten words, as for COCO."""
+    explainer = small(dim=16, heads=8, layers=3)
+    random = np.random.default_rng(0)
+    real = explainer.explain
+
+    def large(image, **options):
+        found = real(image, **options)
+        maps = [random.dirichlet(np.ones(64), (3, 8, 64)).astype(np.float32) for _ in range(3)]
+        words = [random.dirichlet(np.ones(64), (3, 8, 11)).astype(np.float32) for _ in range(3)]
+        said = type(found.captions[0])
+        captions = tuple(said(("word1",) * 10, (0.5,) * 11, each) for each in words)
+        return type(found)(captions, *maps)
+
+    explainer.grid = (8, 8)
+    monkeypatch.setattr(explainer, "explain", large)
+    pixels = random.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+    # As hard to compress as a photograph with much grass in it.
+    photo = Image.fromarray(pixels).resize((1024, 768), Image.Resampling.BILINEAR)
+    content = io.BytesIO()
+    photo.save(content, "JPEG")
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(content.getvalue())
+    assert page.choose_detail(explainer, 8) == "heads"
+    written(monkeypatch, explainer, [path] * 8, tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 6_000_000
+
+
+def test_a_model_folder_is_opened(files, tmp_path):
+    config = CaptionerConfig(
+        vocab_size=13,
+        backbone="efficientnet-lite0",
+        image_size=64,
+        feature_dim=320,
+        dim=16,
+        heads=2,
+        hidden_dim=16,
+        layers=1,
+    )
+    save_captioner(tmp_path / "model", build_captioner(config), config, VOCABULARY)
+    assert write_page(tmp_path / "model", files, tmp_path / "page.html") == []
+    assert "2 × 2 cells" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    regions = CaptionerConfig(
+        vocab_size=13, feature_dim=5, dim=16, heads=2, hidden_dim=16, layers=1
+    )
+    save_captioner(tmp_path / "regions", build_captioner(regions), regions, VOCABULARY)
+    with pytest.raises(ValueError, match=r"regions: this model takes regions"):
+        write_page(tmp_path / "regions", files, tmp_path / "page.html")
+
+
+def test_cells_in_words_and_as_pictures():
+    weights = np.array([0.1, 0.0, 0.5, 0.05, 0.05, 0.3], np.float32)
+    assert place(0, (2, 3)) == "row 1, column 1"
+    assert [where for where, _ in strongest(weights, (2, 3))] == [
+        "row 1, column 3",
+        "row 2, column 3",
+        "row 1, column 1",
+    ]
+    assert [percent(x) for x in (0.5, 0.0995, 0.042, 0.0001)] == [
+        "50 %",
+        "10 %",
+        "4.2 %",
+        "< 0.1 %",
+    ]
+    content = base64.b64decode(veil(weights, (2, 3)).split(",")[1])
+    with Image.open(io.BytesIO(content)) as picture:
+        assert picture.size == (3, 2)
+        alpha = np.array(picture)[..., 3].flatten()
+    assert alpha.argmin() == 2  # what is looked at most is darkened least
+    assert alpha.argmax() == 1
+
+
+def test_a_caption_without_words_is_shown(files, tmp_path, monkeypatch):
+    _, text = written(monkeypatch, small(), files[:1], tmp_path / "page.html", captions=[[""]])
+    (photograph,) = Reader(text).photographs()
+    assert photograph["captions"][0]["words"] == []
+    assert photograph["captions"][0]["attention"]["shape"][2] == 1
