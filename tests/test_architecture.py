@@ -36,7 +36,7 @@ ALLOWED = {
         "vision",
     },
     "predict": {"light", "models", "nn", "decoding", "config", "text"},
-    "evaluate": {"predict", "data", "metrics", "config", "text"},
+    "evaluate": {"light", "predict", "data", "metrics", "config", "text"},
     "export": {"", "light", "models", "nn", "predict", "config", "text"},
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},

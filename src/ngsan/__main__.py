@@ -7,7 +7,7 @@ from importlib import import_module
 COMMANDS = {
     "caption": "write captions of photographs",
     "data": "bring captions and features into a dataset folder, or look into one",
-    "demo": "train SAN and NG-SAN on built-in scenes and compare their captions",
+    "demo": "caption the example photographs and show where the model looked",
     "describe": "print a model's configuration and its parameter counts",
     "evaluate": "caption a split of a dataset with a model, and score the captions",
     "export": "write a model as ONNX files, also in 8 bits for a CPU",

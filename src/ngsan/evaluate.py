@@ -1,10 +1,12 @@
-"""Captions for many images of a feature store, and how good they are."""
+"""Captions for many images, of stored features or of pictures, and how good they are."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from ngsan.config import DecodingConfig
 from ngsan.data.collate import pad_regions
+from ngsan.data.pictures import PictureStore
 from ngsan.data.store import FeatureStore
+from ngsan.light.photos import PhotoCaption, PhotoCaptioner
 from ngsan.metrics.bleu import Bleu
 from ngsan.metrics.captions import TokenizedCaptions
 from ngsan.metrics.cider import Cider
@@ -62,6 +64,47 @@ def caption_images(
         tensors = pad_regions([store[image] for image in filled], width=regions)
         found = predictor.caption(*tensors, decoding=decoding, first=start)
         captions.update(zip(batch, found, strict=False))
+        on_batch(len(captions))
+    return captions
+
+
+def caption_pictures(
+    captioner: PhotoCaptioner,
+    pictures: PictureStore,
+    ids: Sequence[str],
+    *,
+    decoding: DecodingConfig = _DEFAULT,
+    batch_size: int | None = None,
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> dict[str, PhotoCaption]:
+    """Captions pictures.
+
+    Args:
+        captioner: What writes the captions.
+        pictures: The pictures.
+        ids: The images.
+        decoding: How captions are written.
+        batch_size: Images in a batch; None for what suits the model.
+        on_batch: Told how many images are done.
+
+    Returns:
+        The caption of each image.
+
+    Raises:
+        ValueError: A picture is missing or cannot be read; names it.
+    """
+    missing = [image for image in ids if image not in pictures]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(ids)} images have no picture, such as {', '.join(missing[:5])}"
+        )
+    files = (pictures.read(image) for image in ids)
+    results = captioner.stream(files, decoding=decoding, batch_size=batch_size)
+    captions: dict[str, PhotoCaption] = {}
+    for image, result in zip(ids, results, strict=True):
+        if result.caption is None:
+            raise ValueError(f"image {image!r}: {result.problem}")
+        captions[image] = result.caption
         on_batch(len(captions))
     return captions
 

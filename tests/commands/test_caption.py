@@ -304,7 +304,7 @@ def test_the_page(run, photos, monkeypatch, tmp_path):
     assert done.status == 1
     ((words, options),) = asked
     assert words == (Path("m"), good, page)
-    assert options["decoding"].best == 2
+    assert [len(captions) for captions in options["captions"]] == [2] * len(good)
     assert run(root / "notes.txt", "--explain", page).status == 1
     assert len(asked) == 1  # a page of nothing is not written
 

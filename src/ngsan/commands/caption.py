@@ -13,7 +13,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"model: {options.model} is a model of regions and not of photographs")
     several = max(decoding.best, decoding.samples) > 1
     output = _Output(paths, several=several, to_json=options.json, to_csv=options.csv)
-    readable = []
+    captions: dict[Path, PhotoCaption] = {}
     results = captioner.stream(paths, decoding=decoding, batch_size=options.batch_size)
     try:
         for path, result in zip(paths, results, strict=True):
@@ -52,19 +51,29 @@ def main(arguments: list[str]) -> None:
                 output.report(path, str(result.problem).removeprefix(f"{path}: "))
             else:
                 output.add(path, result.caption)
-                readable.append(path)
+                captions[path] = result.caption
     finally:  # also after Ctrl-C
         output.close()
-    if options.explain is not None and readable:
-        page = Path(options.explain)
-        model = SHIPPED if options.model is None else Path(options.model)
-        import_module("ngsan.explain").write_page(model, readable, page, decoding=decoding)
-        output.tell(f"the page is {page}")
-    failed = len(paths) - len(readable)
+    if options.explain is not None and captions:
+        _explain(options, captions, output)
+    failed = sum(path not in captions for path in paths)
     if failed:
         _warn(f"{failed:,} of {len(paths):,} files could not be read")
     if failed or empty:
         sys.exit(1)
+
+
+def _explain(
+    options: argparse.Namespace, captions: dict[Path, PhotoCaption], output: "_Output"
+) -> None:
+    """Writes the page about the captions that were written."""
+    from ngsan.explain import write_page  # imports torch
+
+    page = Path(options.explain)
+    model = SHIPPED if options.model is None else Path(options.model)
+    written = [[best.text, *(other.text for other in best.others)] for best in captions.values()]
+    write_page(model, list(captions), page, captions=written)
+    output.tell(f"the page is {page}")
 
 
 def _find(given: Sequence[str]) -> tuple[list[Path], int]:

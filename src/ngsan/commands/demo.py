@@ -12,9 +12,7 @@ from rich.table import Table
 import ngsan
 from ngsan.commands.command_line import Parser
 from ngsan.examples import EXAMPLES
-
-SHIPPED = Path(ngsan.__file__).parent / "shipped" / "coco"
-"""The model that comes with the package."""
+from ngsan.export.loading import SHIPPED
 
 PAGE = "demo/captions.html"
 """Where the page is written unless told otherwise."""

@@ -1,7 +1,8 @@
 """`ngsan evaluate`: captions a split of a dataset, writes the captions and scores them."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from ngsan.data.captions import CAPTIONS, read_captions
 from ngsan.data.results import read_image_ids, write_results
 from ngsan.data.splits import canonical_split, read_id_list
 from ngsan.data.submission import check_submission, is_submission
+from ngsan.light.photos import PhotoCaptioner
 from ngsan.predict import Predictor, constraints_of
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -27,8 +29,9 @@ def evaluate(
     to: str | None = None,
     split: str = "test",
     images: str | None = None,
+    pictures: str | None = None,
     decoding: DecodingConfig = _DEFAULT,
-    batch_size: int = 50,
+    batch_size: int | None = None,
     device: str = "auto",
     precision: Precision = "float32",
     metrics: str | None = None,
@@ -48,17 +51,17 @@ def evaluate(
         split: Which split is captioned and scored.
         images: Caption these images instead, and score nothing: a list of ids, one a line, or
             COCO's JSON with a list of images.
+        pictures: For a model of photographs: a folder of pictures, or of .tar files of them, named
+            by image id. Other models take the features that are in the dataset folder.
         decoding: How captions are written; of several for an image the first is kept.
-        batch_size: Images in a batch; captions do not depend on it, but for rounding.
+        batch_size: Images in a batch, of features 50 unless told otherwise; captions do not
+            depend on it, but for rounding.
         device: Where: auto, cpu, cuda, cuda:1.
         precision: Of the model's numbers.
         metrics: Score by these only, with commas between them, such as BLEU,CIDEr.
         json: Write the scores to this file, as one flat object.
         report: Write everything about the scores to this file, as JSON.
     """
-    from ngsan.data.store import FeatureStore
-    from ngsan.evaluate import caption_images
-
     if data is None or to is None:
         raise ValueError("say which dataset to caption and where to: --data DIR --to FILE.json")
     target = Path(to)
@@ -67,20 +70,13 @@ def evaluate(
     _check_scoring(metrics, json, report, images, [data, to])
     split = canonical_split(split)
     ids = _ids(data, split) if images is None else _listed(images)
-    predictor = _open(model, device, precision)
-    constraints_of(decoding, predictor.vocabulary)  # words that the model lacks are found early
+    opened = _open(model, device, precision)
+    constraints_of(decoding, opened.vocabulary)  # words that the model lacks are found early
     console = Console()
     with progress_bar(console, f"captioning {len(ids):,} images", len(ids)) as advance:
-        captions = caption_images(
-            predictor,
-            FeatureStore(data),
-            ids,
-            decoding=decoding,
-            batch_size=batch_size,
-            on_batch=advance,
-        )
+        captions = _captions(opened, data, pictures, ids, decoding, batch_size, advance)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_results(target, {image: found[0].text for image, found in captions.items()})
+    write_results(target, captions)
     console.print(f"{len(captions):,} captions are in {to}", highlight=False)
     ready = not is_submission(target.name) or _check(console, target, images)
     if images is None:
@@ -89,6 +85,45 @@ def evaluate(
         score.main([to, "--references", data, "--split", split, *chosen])
     if not ready:
         raise ValueError(f"{to} is not ready for the test server; see above")
+
+
+def _captions(
+    opened: Predictor | PhotoCaptioner,
+    data: str,
+    pictures: str | None,
+    ids: list[str],
+    decoding: DecodingConfig,
+    batch_size: int | None,
+    advance: Callable[[int], None],
+) -> dict[str, str]:
+    """The caption of each image, of its features or of its pixels."""
+    from ngsan.data.pictures import PictureStore
+    from ngsan.data.store import FeatureStore
+    from ngsan.evaluate import caption_images, caption_pictures
+
+    if isinstance(opened, PhotoCaptioner):
+        if pictures is None:
+            raise ValueError("this is a model of photographs: --pictures DIR says where they are")
+        seen = caption_pictures(
+            opened,
+            PictureStore(pictures),
+            ids,
+            decoding=decoding,
+            batch_size=batch_size,
+            on_batch=advance,
+        )
+        return {image: caption.text for image, caption in seen.items()}
+    if pictures is not None:
+        raise ValueError("pictures: this is a model of regions, which are in the dataset folder")
+    found = caption_images(
+        opened,
+        FeatureStore(data),
+        ids,
+        decoding=decoding,
+        batch_size=50 if batch_size is None else batch_size,
+        on_batch=advance,
+    )
+    return {image: best.text for image, (best, *_) in found.items()}
 
 
 def _check(console: Console, target: Path, images: str | None) -> bool:
@@ -135,17 +170,28 @@ def _check_scoring(
     check_outputs({"--json": json, "--report": report}, others)
 
 
-def _open(model: str, device: str, precision: Precision) -> Predictor:
-    """Opens one model, or several of one vocabulary."""
+def _open(model: str, device: str, precision: Precision) -> Predictor | PhotoCaptioner:
+    """Opens one model, or several of one vocabulary; those of photographs are on their own."""
     import torch
 
-    from ngsan.export import load
+    from ngsan.export.loading import load
     from ngsan.predict import TorchModel, best_device
 
     folders = [folder.strip() for folder in model.split(",")]
     if not all(folders):
         raise ValueError(f"model: {model!r} has an empty name between its commas")
-    opened = [load(folder) for folder in folders]
+    opened: list[Any] = [load(folder) for folder in folders]
+    if any(isinstance(one, PhotoCaptioner) for one in opened):
+        if len(opened) > 1 or precision != "float32":
+            raise ValueError(
+                f"model: {model}: a model of photographs does not vote with others, and has the "
+                "precision it was saved with"
+            )
+        place = best_device(device)
+        photos: PhotoCaptioner = (
+            opened[0] if place.type == "cpu" else load(model, device=str(place))
+        )
+        return photos
     for folder, predictor in zip(folders, opened, strict=True):
         opened[0].vocabulary.require_same(predictor.vocabulary, folder)
         for part in predictor.models:

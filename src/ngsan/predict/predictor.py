@@ -96,7 +96,9 @@ class Predictor:
             if attention:
                 pairs = zip(self.models, self._latest, strict=True)
                 each = [model.attention(found.words, steps).cpu() for model, steps in pairs]
-                maps = torch.stack(each).mean(0)[..., : features.shape[1]].numpy()
+                maps = torch.stack(each).mean(0).numpy()
+                if features.ndim == 3:  # regions, and not pixels: without those that were padded
+                    maps = maps[..., : features.shape[1]]
         return self._captions(written, maps)
 
     @torch.inference_mode()
