@@ -108,9 +108,11 @@ def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path,
         assert "no geometric part" in text
     else:
         np.testing.assert_allclose(read(content, regions["content"]), found.content, atol=2e-3)
-        wide = np.abs(found.geometry).max()
+        wide = min(np.abs(found.geometry).max(), np.log(1000))
         np.testing.assert_allclose(
-            read(content, regions["geometry"]), found.geometry, atol=wide / 250
+            read(content, regions["geometry"]),
+            found.geometry.clip(-np.log(1000), np.log(1000)),
+            atol=wide / 250,
         )
         assert "no geometric part" not in text
 

@@ -49,7 +49,12 @@ const percent = (share) => {
   const value = 100 * share;
   return value >= 9.95 ? `${value.toFixed(0)} %` : value >= 0.05 ? `${value.toFixed(1)} %` : "< 0.1 %";
 };
-const factor = (log) => (log < 0 ? `÷ ${Math.exp(-log).toFixed(2)}` : `× ${Math.exp(log).toFixed(2)}`);
+const factor = (log) => {
+  const size = Math.exp(Math.abs(log));
+  // The maps end at a thousand; above ten, digits behind the point tell nothing.
+  const text = size >= 995 ? "1000 or more" : size.toFixed(size >= 9.95 ? 0 : 2);
+  return `${log < 0 ? "÷" : "×"} ${text}`;
+};
 const order = (values) => [...values.keys()].sort((a, b) => values[b] - values[a]);
 const strongest = (values) =>
   order(values).slice(0, 3).map((cell) => `${place(cell)} (${percent(values[cell])})`).join("; ");

@@ -194,10 +194,7 @@ def _note(config: CaptionerConfig) -> str:
         norm = f"{of} of all cells are normalised first ({config.norm} norm)"
         norm += ", so that content tells cells apart (NSA). " if config.norm == "instance" else ". "
     if _has_bias(config):
-        return (
-            f"{norm}Content times geometry is what the model used; for the mean of the heads the "
-            "product holds only roughly."
-        )
+        return f"{norm}Content times geometry is what the model used."
     if "absolute" in config.geometry_terms:
         return (
             f"{norm}This model adds the place of a cell to what it looks like; there is no "

@@ -1,3 +1,6 @@
+/** A share that is as good as none, and the largest logarithm of a factor that is told. */
+const [NEGLIGIBLE, FARTHEST] = [1e-4, Math.log(1000)];
+
 /** The attention of one cell to all cells, in three panels. */
 class Regions {
   constructor(article, maps, cell) {
@@ -100,13 +103,17 @@ class Regions {
   draw() {
     const row = (kind) => this.maps[kind]?.row(this.layer, this.head, this.cell);
     this.now = { content: row("content"), geometry: row("geometry"), weights: row("weights") };
+    if (this.now.geometry && this.head === MEAN) this.now.geometry = this.factors();
     const most = Math.max(...(this.now.content ?? []), ...this.now.weights, 1e-9);
     const colour = { content: warming(most), weights: warming(most) };
     const ends = { content: ["0", percent(most)], weights: ["0", percent(most)] };
     if (this.now.geometry) {
       const widest = Math.max(...this.now.geometry.map(Math.abs), Math.log(1.25));
-      colour.geometry = diverging(widest);
-      ends.geometry = [factor(-widest), factor(widest)];
+      // Beyond ten the colours stay the same, so that smaller factors can still be told apart.
+      const full = Math.min(widest, Math.log(10));
+      colour.geometry = diverging(full);
+      const more = widest > full ? " or more" : "";
+      ends.geometry = [factor(-full) + more, factor(full) + more];
     }
     for (const [kind, { panel, canvas, mark }] of Object.entries(this.panels)) {
       const values = this.now[kind];
@@ -126,6 +133,14 @@ class Regions {
       paint(canvas, values, warming(Math.max(...values, 1e-9)));
     }
     this.tell(null);
+  }
+
+  /** By which factors geometry changes the mean of the heads, which has no bias of its own. */
+  factors() {
+    return this.now.content.map((content, cell) => {
+      const ratio = Math.max(this.now.weights[cell], NEGLIGIBLE) / Math.max(content, NEGLIGIBLE);
+      return Math.max(-FARTHEST, Math.min(FARTHEST, Math.log(ratio)));
+    });
   }
 
   geometryInWords(values) {

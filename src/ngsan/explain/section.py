@@ -7,6 +7,7 @@ from html import escape
 from string import Template
 from typing import Any, Literal
 
+import numpy as np
 from PIL import Image
 
 from ngsan.explain.assets import as_json, asset
@@ -16,6 +17,10 @@ from ngsan.explain.packing import Blob
 
 Detail = Literal["heads", "means", "none"]
 """What of the regions is in the page: every head, the mean of the heads, or nothing."""
+
+FARTHEST = float(np.log(1000))
+"""Largest bias that is told, either way: a factor of a thousand is as good as any beyond it, and in
+8 bits the small ones would be lost."""
 
 _PICTURE, _THUMBNAIL = 640, 112
 """Longest sides of the pictures, in pixels."""
@@ -145,7 +150,8 @@ def _data(explained: Explained, detail: Detail) -> dict[str, Any]:
         regions = {"weights": blob.put(of_heads(explained.weights))}
         if explained.geometry is not None:
             regions["content"] = blob.put(of_heads(explained.content))
-            regions["geometry"] = blob.put(of_heads(explained.geometry), signed=True)
+            told = explained.geometry.clip(-FARTHEST, FARTHEST)
+            regions["geometry"] = blob.put(of_heads(told), signed=True)
     content = base64.b64encode(blob.content()).decode()
     return {"captions": captions, "regions": regions, "blob": content}
 

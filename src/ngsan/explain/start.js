@@ -9,11 +9,13 @@ const awaken = (article) => {
   const maps = Object.fromEntries(
     Object.entries(data.regions).map(([kind, entry]) => [kind, new Rows(buffer, entry)]));
   const first = said[0];
-  const seen = new Float32Array(first.length);
-  for (let word = 0; word < first.shape[2]; word++) {
-    first.row(first.layers - 1, MEAN, word).forEach((value, cell) => { seen[cell] += value; });
-  }
-  new Regions(article, maps, order(seen)[0]);
+  // Some cells are looked at by every word; the one that a single word prefers most tells more.
+  const words = Array.from({ length: first.shape[2] }, (_, word) => first.row(first.layers - 1, MEAN, word));
+  const preferred = Array.from({ length: first.length }, (_, cell) => {
+    const shares = words.map((row) => row[cell]);
+    return Math.max(...shares) - shares.reduce((sum, share) => sum + share, 0) / shares.length;
+  });
+  new Regions(article, maps, order(preferred)[0]);
 };
 
 const observer = new IntersectionObserver((entries) => {
