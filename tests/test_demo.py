@@ -98,6 +98,7 @@ def test_photographs_are_small_whole_and_without_metadata():
             assert picture.mode == "RGB"
             assert max(picture.size) <= 1024
             assert not picture.getexif()
+            assert not {"comment", "exif", "icc_profile", "photoshop", "xmp"} & set(picture.info)
 
 
 def test_every_photograph_is_credited_and_every_credit_has_its_photograph():

@@ -31,15 +31,17 @@ class Example:
 
 
 EXAMPLES = (
-    Example("dogs.jpg", "Aitzol Berasategi", "CC BY 4.0"),
+    Example("street.jpg", "Anna Ceccarelli", "CC BY 4.0"),
     Example("coffee.jpg", "Rachel Michetti", "CC0"),
+    Example("fisherman.jpg", "Quangpraha (Pixabay)", "CC0"),
+    Example("dogs.jpg", "Aitzol Berasategi", "CC BY 4.0"),
+    Example("bed.jpg", "congerdesign (Pixabay)", "CC0"),
+    Example("gull.jpg", "Atlantios (Pixabay)", "CC0"),
     Example("bridge.jpg", "Derek Jensen", "public domain"),
     Example("cat.jpg", "Stefan van der Walt", "CC0"),
-    Example("citrus.jpg", "US Department of Agriculture", "public domain"),
-    Example("astronaut.jpg", "NASA", "public domain"),
+    Example("railway.jpg", "Matt Bailey/Forsaken Media", "CC BY 2.0"),
+    Example("moose.jpg", "Ryan Hagerty", "public domain"),
+    Example("pier.jpg", "Oliver_hb", "CC BY 2.0"),
     Example("mountains.jpg", "Aitzol Berasategi", "CC BY 4.0"),
-    Example("bee.jpg", "John Severns", "public domain"),
-    Example("pavilion.jpg", "danielbuechele (Flickr)", "CC BY 2.0"),
-    Example("room.jpg", "Jakub Mede", "CC BY 4.0"),
 )
 """The photographs, in the order in which they are shown."""
