@@ -1,0 +1,104 @@
+"""The model that comes with the package, as users meet it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ngsan
+from ngsan.examples import EXAMPLES
+from ngsan.export.loading import SHIPPED
+from ngsan.light.photos import PHOTO_DECODING
+from ngsan.models.saved import load_captioner, read_metrics
+from ngsan.text.endings import BAD_ENDINGS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    return ngsan.load()
+
+
+def test_it_is_small():
+    sizes = {path.name: path.stat().st_size for path in SHIPPED.iterdir()}
+    assert sum(sizes.values()) <= 40_000_000, sizes
+
+
+def test_it_sees_what_is_there(captioner):
+    """What people see at first glance; captions of photographs that were not chosen by a model."""
+    there = {
+        "cat.jpg": {"cat"},
+        "coffee.jpg": {"coffee", "cup"},
+        "bridge.jpg": {"bridge"},
+        "gull.jpg": {"bird", "flying"},
+        "fisherman.jpg": {"man", "boat"},
+        "bed.jpg": {"bed", "bear"},
+        "street.jpg": {"cat"},
+    }
+    found = captioner.caption([example.path for example in EXAMPLES])
+    said = {example.file: caption for example, caption in zip(EXAMPLES, found, strict=True)}
+    for file, words in there.items():
+        assert words <= set(said[file].words), (file, said[file])
+
+
+def test_captions_are_whole(captioner):
+    for caption in captioner.caption([example.path for example in EXAMPLES]):
+        assert caption.words[-1] not in BAD_ENDINGS
+        threes = list(zip(caption.words, caption.words[1:], caption.words[2:], strict=False))
+        assert len(set(threes)) == len(threes)
+        assert caption.score <= 0
+
+
+def test_paths_pictures_and_arrays_are_the_same(captioner):
+    path = EXAMPLES[1].path
+    picture = Image.open(path)
+    texts = {str(captioner.caption(image)) for image in (path, str(path), picture)}
+    texts.add(str(captioner.caption(np.asarray(picture.convert("RGB")))))
+    assert len(texts) == 1
+
+
+def test_torch_says_the_same(captioner):
+    """PyTorch has the same weights; its activations are not rounded, so a few words may differ."""
+    paths = [example.path for example in EXAMPLES]
+    on_torch = _on_torch()
+    same = 0
+    for path in paths:
+        same += captioner.caption(path) == on_torch.caption(path, decoding=PHOTO_DECODING)
+    assert same >= len(paths) - 4
+
+
+def _on_torch():
+    from ngsan.light.photos import PhotoCaptioner
+    from ngsan.predict.photos import TorchPhotos
+
+    model, _, vocabulary = load_captioner(SHIPPED)
+    return PhotoCaptioner(TorchPhotos(model, vocabulary))
+
+
+def test_the_command_needs_no_torch_and_little_memory():
+    code = (
+        "import resource, sys; from ngsan.__main__ import main; "
+        "status = main(['caption', *sys.argv[1:]]); "
+        "assert not {'torch', 'jsonargparse'} & set(sys.modules); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(status)"
+    )
+    paths = [str(example.path) for example in EXAMPLES]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
+    )
+    *lines, kilobytes = done.stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == paths
+    assert int(kilobytes) * 1024 < 1e9
+
+
+def test_the_card_tells_what_the_metrics_say():
+    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    metrics = read_metrics(SHIPPED)
+    assert int(10 * metrics["CIDEr"]) / 10 > 115
+    assert f"{int(10 * metrics['CIDEr']) / 10}" in card
+    for part in ("## How it was made", "## What it is bad at", "## Licences"):
+        assert part in card
