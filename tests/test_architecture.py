@@ -37,7 +37,7 @@ ALLOWED = {
     },
     "predict": {"light", "models", "nn", "decoding", "config", "text"},
     "evaluate": {"predict", "data", "metrics", "config", "text"},
-    "export": {"", "light", "models", "nn", "predict", "config", "text"},
+    "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
     "plots": set(),
     "probe": {"models", "data", "text"},
     "commands": {
@@ -47,6 +47,7 @@ ALLOWED = {
         "durable",
         "evaluate",
         "export",
+        "light",
         "metrics",
         "models",
         "plots",
