@@ -37,7 +37,7 @@ ALLOWED = {
     },
     "predict": {"light", "models", "nn", "decoding", "config", "text"},
     "evaluate": {"light", "predict", "data", "metrics", "config", "text"},
-    "export": {"", "light", "models", "nn", "predict", "config", "text"},
+    "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},
     "plots": set(),

@@ -15,8 +15,8 @@ from ngsan.__main__ import main
 from ngsan.commands import export as export_command
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import OnnxModel, export_captioner, load
-from ngsan.export.write import check_export
-from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST
+from ngsan.export.checking import check_export
+from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
 from ngsan.models import build_captioner
 from ngsan.models.saved import VOCABULARY, load_captioner, save_captioner
 from ngsan.nn.normalize import BatchNorm
@@ -285,10 +285,10 @@ def test_graphs_of_other_weights_are_not_let_out(traced_already, tmp_path):
 
 
 def test_other_captions_are_not_let_out(exported, monkeypatch):
-    monkeypatch.setattr("ngsan.export.write.TOLERANCE", 1e9)
+    monkeypatch.setattr("ngsan.export.checking.TOLERANCE", 1e9)
     captioner = load_captioner(exported("san")[0])[0]
     assert check_export(exported("san")[1], captioner)
-    monkeypatch.setattr("ngsan.export.write._ranks_equal", lambda wanted, got: False)
+    monkeypatch.setattr("ngsan.export.checking._ranks_equal", lambda wanted, got: False)
     captioner.decoder.output.bias.data[3] += 50
     with pytest.raises(ValueError, match="in the place of 'word2"):
         check_export(exported("san")[1], captioner)
@@ -342,10 +342,11 @@ def test_changed_and_cut_graphs_are_found(name, copy):
         with pytest.raises(ValueError, match=f"{name} is damaged"):
             load(copy)
     # Even one whose checksum was mended.
-    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / name).write_bytes(content)
+    manifest = Manifest.load(copy)
     (copy / name).write_bytes(content[:200])
-    manifest["sha256"][name] = hashlib.sha256(content[:200]).hexdigest()
-    (copy / MANIFEST).write_text(json.dumps(manifest))
+    manifest.sha256[name] = hashlib.sha256(content[:200]).hexdigest()
+    manifest.save(copy)
     with pytest.raises(ValueError, match="cannot open the graphs"):
         load(copy)
 

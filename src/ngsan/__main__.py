@@ -12,6 +12,7 @@ COMMANDS = {
     "evaluate": "caption a split of a dataset with a model, and score the captions",
     "export": "write a model as ONNX files, also in 8 bits for a CPU",
     "extract": "make features of image files with a backbone or a detector",
+    "pack": "write a model small, for use with PyTorch and without it",
     "plot": "draw figures: metrics by epoch",
     "score": "score a file of captions against references, or check a submission",
     "train": "train a captioner, by cross-entropy and then self-critically",

@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
 def export(model: str, to: str, precision: Literal["float32", "int8"]) -> None:
     """Exports a model folder and tells what was written and how well it agrees."""
     from ngsan.export import export_captioner
+    from ngsan.light.manifest import BACKBONE
 
     console = Console()
     with console.status("tracing the model and comparing it with PyTorch"):
@@ -51,7 +52,8 @@ def export(model: str, to: str, precision: Literal["float32", "int8"]) -> None:
             f"{report.precision}."
         )
     which = "the same" if report.same == report.captions else f"{report.same} equal ones of"
+    what = "images" if BACKBONE in report.sizes else "regions"
     console.print(
-        f"ONNX Runtime and PyTorch wrote {which} {report.captions} captions of random regions "
+        f"ONNX Runtime and PyTorch wrote {which} {report.captions} captions of random {what} "
         f"with a beam of 3; the largest difference of logits is {report.difference:.1e}."
     )

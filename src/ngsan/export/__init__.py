@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ngsan.export.loading import load as load
     from ngsan.export.loading import load_predictor as load_predictor
+    from ngsan.export.pack import PackReport as PackReport
+    from ngsan.export.pack import pack_captioner as pack_captioner
     from ngsan.export.runtime import OnnxModel as OnnxModel
     from ngsan.export.write import ExportReport as ExportReport
     from ngsan.export.write import export_captioner as export_captioner
 
-__all__ = ["ExportReport", "OnnxModel", "export_captioner", "load", "load_predictor"]
+__all__ = [
+    "ExportReport",
+    "OnnxModel",
+    "PackReport",
+    "export_captioner",
+    "load",
+    "load_predictor",
+    "pack_captioner",
+]
 
 _PUBLIC = {
     "ExportReport": "ngsan.export.write",
     "OnnxModel": "ngsan.export.runtime",
+    "PackReport": "ngsan.export.pack",
     "export_captioner": "ngsan.export.write",
     "load": "ngsan.export.loading",
     "load_predictor": "ngsan.export.loading",
+    "pack_captioner": "ngsan.export.pack",
 }
 
 

@@ -1,4 +1,7 @@
-"""The two graphs of an export, traced from the captioner's own modules.
+"""The graphs of an export, traced from the captioner's own modules.
+
+A model of pixels has a backbone, which takes `images` (B, P, P, 3) uint8 and returns the `features`
+(B, N, F) of their cells. Its batch norms are in its convolutions. All else is as for regions.
 
 The encoder takes `features` (B, N, F), `mask` (B, N) and, if the model is geometry-aware, `boxes`
 (B, N, 4). It returns what every layer of the decoder attends to: `region_keys_*` and
@@ -10,15 +13,11 @@ encoder returned, and `mask`. It returns `logits` (B, W, V), `attention` to the 
 the last layer, the mean of its heads, and `grown_keys_*` and `grown_values_*` (B, H, S + W, K): the
 slots and the W new words behind them, which go into the next call as they are.
 
-Shapes: `B` images, `N` regions, `W` captions an image, `S` slots, `V` vocabulary, `F` features,
-`D` model width, `H` heads, `K` head width. B, N, W and S are free.
+Shapes: `B` images, `P` pixels of a side, `N` regions, `W` captions an image, `S` slots,
+`V` vocabulary, `F` features, `D` model width, `H` heads, `K` head width. B, N, W and S are free.
 """
 
-import logging
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -28,36 +27,50 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.config import CaptionerConfig
-from ngsan.light.manifest import DECODER, ENCODER, layer_names
-from ngsan.models.captioner import Captioner
+from ngsan.export.tracing import Example, write_graph
+from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, layer_names
+from ngsan.models.captioner import Captioner, RegionEncoder
+from ngsan.models.photo import PhotoEncoder
 from ngsan.nn.attend import Attend
 from ngsan.nn.attention import MultiHeadAttention
 from ngsan.nn.layers import DecoderLayer
 from ngsan.nn.masks import zero_padding
 from ngsan.nn.positions import sinusoidal
+from ngsan.vision.efficientnet import fold_norms
 
-OPSET = 18
-"""Version of the ONNX operators: the one that PyTorch's own translations are written in."""
 
-_LARGEST = 2**31 - 2**20
-"""Most bytes of weights in a file; the format cannot hold 2 GiB."""
+class BackboneGraph(nn.Module):
+    """From pixels to the features of cells."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        """Takes the backbone."""
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, P, P, 3) bytes to (B, N, F)."""
+        features: Tensor = self.backbone(images.permute(0, 3, 1, 2))
+        return features
 
 
 class EncoderGraph(nn.Module):
     """From regions to keys and values."""
 
     def __init__(self, captioner: Captioner) -> None:
-        """Takes the captioner."""
+        """Takes the captioner; of one of pixels, the part behind the backbone counts."""
         super().__init__()
-        self.captioner = captioner
+        encoder = captioner.encoder
+        regions = encoder.regions if isinstance(encoder, PhotoEncoder) else encoder
+        assert isinstance(regions, RegionEncoder)
+        self.encoder, self.layers = regions, captioner.decoder.layers
 
     def forward(
         self, features: Tensor, mask: Tensor, boxes: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The keys in every layer, then the values."""
-        memory = zero_padding(self.captioner.encode(features, boxes, mask), mask)
+        memory = zero_padding(self.encoder(features, boxes, mask), mask)
         keys, values = [], []
-        for layer in self.captioner.decoder.layers:
+        for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
             key, value = layer.cross_attention._key_value(memory, mask)
             keys.append(key)
@@ -146,7 +159,7 @@ def _view(seen: Tensor) -> Tensor:
 def write_graphs(
     captioner: Captioner, config: CaptionerConfig, folder: Path
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Writes `encoder.onnx` and `decoder.onnx`.
+    """Writes `encoder.onnx` and `decoder.onnx`, and for a model of pixels `backbone.onnx`.
 
     Args:
         captioner: The model, in single precision and evaluation mode; stays as it is.
@@ -175,20 +188,30 @@ def write_graphs(
         DECODER: ["logits", "attention", *layer_names("grown", layers)],
     }
     examples = {ENCODER: _encoder_example(config), DECODER: _decoder_example(config)}
-    graphs = {ENCODER: EncoderGraph(captioner), DECODER: DecoderGraph(captioner)}
+    graphs: dict[str, nn.Module] = {
+        ENCODER: EncoderGraph(captioner),
+        DECODER: DecoderGraph(captioner),
+    }
+    if isinstance(captioner.encoder, PhotoEncoder):
+        fold_norms(captioner.encoder)
+        graphs[BACKBONE] = BackboneGraph(captioner.encoder.backbone)
+        inputs[BACKBONE], outputs[BACKBONE] = ["images"], ["features"]
+        examples[BACKBONE] = _backbone_example(config)
     for name, graph in graphs.items():
-        _write(graph.eval(), examples[name], inputs[name], outputs[name], folder / name)
+        write_graph(graph.eval(), examples[name], inputs[name], outputs[name], folder / name)
     return inputs, outputs
 
-
-_Example = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""Arguments of a graph, and in their place which axes are free."""
 
 # Tracing keeps what holds for its example, so no number of these may be 0, 1 or twice the same.
 _IMAGES, _CAPTIONS, _REGIONS, _SLOTS = 2, 3, 5, 7
 
 
-def _encoder_example(config: CaptionerConfig) -> _Example:
+def _backbone_example(config: CaptionerConfig) -> Example:
+    images = torch.zeros(_IMAGES, config.image_size, config.image_size, 3, dtype=torch.uint8)
+    return (images,), ({0: torch.export.Dim("images")},)
+
+
+def _encoder_example(config: CaptionerConfig) -> Example:
     images, regions = torch.export.Dim("images"), torch.export.Dim("regions")
     mask = torch.ones(_IMAGES, _REGIONS, dtype=torch.bool)
     arguments = [torch.zeros(_IMAGES, _REGIONS, config.feature_dim), mask]
@@ -197,7 +220,7 @@ def _encoder_example(config: CaptionerConfig) -> _Example:
     return tuple(arguments), ({0: images, 1: regions},) * len(arguments)
 
 
-def _decoder_example(config: CaptionerConfig) -> _Example:
+def _decoder_example(config: CaptionerConfig) -> Example:
     names = ("images", "regions", "captions", "slots")
     images, regions, captions, slots = (torch.export.Dim(name) for name in names)
 
@@ -228,57 +251,3 @@ def _decoder_example(config: CaptionerConfig) -> _Example:
         {0: images, 1: regions},
     )
     return arguments, free
-
-
-def _write(
-    graph: nn.Module, example: _Example, inputs: list[str], outputs: list[str], path: Path
-) -> None:
-    size = sum(part.numel() * part.element_size() for part in graph.state_dict().values())
-    if size > _LARGEST:
-        raise ValueError(
-            f"the model's weights of {size / 2**30:.1f} GiB do not fit into {path.name}: an ONNX "
-            "file holds less than 2 GiB"
-        )
-    arguments, free = example
-    with torch.no_grad(), _quiet():
-        program = torch.onnx.export(
-            graph,
-            arguments,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=inputs,
-            output_names=outputs,
-            dynamic_shapes=free,
-            verbose=False,
-        )
-        assert program is not None  # it is for dynamo=True
-        _forget_origin(program.model)
-        program.save(path, external_data=False)
-
-
-def _forget_origin(model: Any) -> None:
-    """Takes out the source lines and file paths of this machine that tracing noted at each node."""
-    values = [*model.graph.inputs, *model.graph.initializers.values()]
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        values.extend(node.outputs)
-    for part in (model, model.graph, *values):
-        part.metadata_props.clear()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences what PyTorch's exporter says of every model alike, and nothing else."""
-    # It misses torchvision, of which nothing is used here.
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # PyTorch copies objects of its own whose class it is about to retire.
-            warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
-            # That inputs share an axis is the point: `images` is the same number everywhere.
-            warnings.filterwarnings("ignore", ".*shares the same shape constraints", UserWarning)
-            yield
-    finally:
-        log.setLevel(level)

@@ -6,25 +6,30 @@ Shapes: `B` images, `N` regions, `W` captions an image that are written side by 
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ngsan.light.manifest import DECODER, ENCODER, Manifest, layer_names
+from ngsan.light.manifest import (
+    BACKBONE,
+    DECODER,
+    ENCODER,
+    Manifest,
+    cell_boxes,
+    layer_names,
+)
+from ngsan.light.sessions import Provider as Provider
+from ngsan.light.sessions import onnxruntime, open_graphs
 from ngsan.models.saved import VOCABULARY
 from ngsan.nn.geometry import AbsoluteGeometry, check_boxes
 from ngsan.nn.masks import check_mask
 from ngsan.text.vocabulary import BOUNDARY
 
-Provider = str | tuple[str, dict[str, Any]]
-"""An execution provider of ONNX Runtime: its name, or its name and options."""
-
 
 class OnnxModel:
-    """An exported captioner; a `RegionModel` for prediction."""
+    """An exported or packed captioner; a `RegionModel` for prediction."""
 
     def __init__(
         self,
@@ -36,7 +41,7 @@ class OnnxModel:
         """Opens an export and checks that it is whole.
 
         Args:
-            folder: What `export_captioner` wrote.
+            folder: What `export_captioner` or `pack_captioner` wrote.
             threads: Threads of ONNX Runtime; None for one a core.
             providers: Execution providers, the preferred first; None for the CPU's.
 
@@ -50,12 +55,10 @@ class OnnxModel:
         self.state = "exported"  # it never changes
         self.multiple = 1
         self.vocabulary = manifest.words(folder / VOCABULARY)
-        graphs = [manifest.graph(folder / name) for name in (ENCODER, DECODER)]
-        self._runtime = _onnxruntime()
-        _check_providers(self._runtime, providers)
-        self.encoder, self.decoder = (
-            _session(self._runtime, folder, graph, threads, providers) for graph in graphs
-        )
+        sessions = open_graphs(folder, manifest, threads=threads, providers=providers)
+        self.encoder, self.decoder = sessions[ENCODER], sessions[DECODER]
+        self.backbone = sessions.get(BACKBONE)
+        self._runtime = onnxruntime()
 
     def steps(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> "OnnxSteps":
         """See `RegionModel.steps`."""
@@ -83,10 +86,14 @@ class OnnxModel:
         """Makes what the decoder attends to.
 
         Args:
-            features: (B, N, feature_dim).
-            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry.
+            features: (B, N, feature_dim); or of a model of pixels images, see `describe`.
+            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry. Those of images
+                are known, and not looked at; neither is the mask.
             mask: (B, N) boolean, True = a real region, or None.
         """
+        if self.backbone is not None:
+            features, boxes = self.describe(features)
+            mask = None
         self._check(features, boxes, mask)
         if mask is None:
             mask = torch.ones(features.shape[:2], dtype=torch.bool)
@@ -101,6 +108,34 @@ class OnnxModel:
         names = layer_names("region", self.config.layers)
         encoded = dict(zip(names, self.encoder.run_with_ort_values(names, fed), strict=True))
         return EncodedRegions({**encoded, "mask": fed["mask"]}, mask.cpu())
+
+    def describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Makes the regions of images: the cells of a grid.
+
+        Args:
+            images: (B, 3, S, S), bytes from 0 to 255, or numbers from 0 to 1, which are rounded to
+                bytes.
+
+        Returns:
+            features: (B, N, feature_dim).
+            boxes: (B, N, 4).
+        """
+        size = self.config.image_size
+        if self.backbone is None:
+            raise ValueError("this model takes regions: give features and boxes, not images")
+        if images.shape[1:] != (3, size, size):
+            raise ValueError(
+                f"images must be (images, 3, {size}, {size}), not {tuple(images.shape)}"
+            )
+        if images.is_floating_point():
+            images = (images.float() * 255).round().clamp(0, 255)
+        places = torch.from_numpy(cell_boxes(size))
+        boxes = places.expand(len(images), -1, -1)
+        if not len(images):
+            return torch.zeros(*boxes.shape[:2], self.config.feature_dim), boxes
+        fed = {"images": self.value(images.to("cpu", torch.uint8).permute(0, 2, 3, 1))}
+        found = self.backbone.run_with_ort_values(["features"], fed)[0]
+        return torch.from_numpy(found.numpy()), boxes
 
     def value(self, tensor: Tensor) -> Any:
         """A tensor as ONNX Runtime takes it, in single precision if it holds real numbers."""
@@ -217,46 +252,3 @@ class OnnxSteps:
 def _one_region(part: Tensor) -> Tensor:
     """Zeros, or False, for one region of each image in the place of none: (B, 0, ...)."""
     return part.new_zeros((part.shape[0], 1, *part.shape[2:]))
-
-
-def _onnxruntime() -> Any:
-    try:
-        return import_module("onnxruntime")
-    except ImportError as error:
-        raise ValueError("exported models need onnxruntime: pip install 'ngsan[onnx]'") from error
-
-
-def _check_providers(runtime: Any, providers: Sequence[Provider] | None) -> None:
-    available = runtime.get_available_providers()
-    for provider in providers or ():
-        name = provider if isinstance(provider, str) else provider[0]
-        if name not in available:
-            raise ValueError(
-                f"providers: {name!r} is not in this build of onnxruntime, which has "
-                f"{', '.join(available)}"
-            )
-
-
-def _session(
-    runtime: Any,
-    folder: Path,
-    graph: bytes,
-    threads: int | None,
-    providers: Sequence[Provider] | None,
-) -> Any:
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads: {threads} must be at least 1")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    # Between two steps PyTorch's threads search; waiting ones must not keep the cores busy.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    refused = (state.Fail, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented)
-    try:
-        return runtime.InferenceSession(
-            graph, options, providers=list(providers or ["CPUExecutionProvider"])
-        )
-    except refused as error:
-        raise ValueError(
-            f"{folder}: onnxruntime {runtime.__version__} cannot open the graphs: {error}"
-        ) from error

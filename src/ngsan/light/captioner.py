@@ -30,10 +30,10 @@ class LightCaptioner:
 
     @classmethod
     def open(cls, folder: str | Path, *, threads: int | None = None) -> "LightCaptioner":
-        """Opens an export.
+        """Opens an export or a packed model.
 
         Args:
-            folder: What `ngsan export` wrote.
+            folder: What `ngsan export` or `ngsan pack` wrote.
             threads: Threads of ONNX Runtime; None for one a core.
 
         Raises:
@@ -54,7 +54,7 @@ class LightCaptioner:
         """Writes the captions of a batch of images.
 
         Args:
-            features: (B, N, feature_dim).
+            features: (B, N, feature_dim); of a model of pixels, what `LightModel.describe` makes.
             boxes: (B, N, 4) `cxcywh`, or None for models without geometry.
             mask: (B, N) boolean, True = a real region, or None.
             decoding: How; without groups and required words.

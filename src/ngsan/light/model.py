@@ -1,11 +1,10 @@
 """An export opened with ONNX Runtime, for searches in numpy.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `S` slots of earlier words, `T` words,
-`V` vocabulary.
+Shapes: `B` images, `N` regions, `F` width of their features, `C` captions an image, `S` slots of
+earlier words, `T` words, `V` vocabulary.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.config import CaptionerConfig
-from ngsan.light.manifest import DECODER, ENCODER, VOCABULARY, Manifest, layer_names
+from ngsan.light.manifest import (
+    BACKBONE,
+    DECODER,
+    ENCODER,
+    VOCABULARY,
+    Manifest,
+    cell_boxes,
+    layer_names,
+)
+from ngsan.light.sessions import onnxruntime, open_graphs
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
+
+_AT_ONCE = 4
+"""Images that the backbone is given: more are not faster, and take 30 MB of memory each."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Encoded:
 
 
 class LightModel:
-    """An exported captioner. Several threads may use it at a time."""
+    """An exported or packed captioner. Several threads may use it at a time."""
 
     config: CaptionerConfig
     """What the captioner was built from."""
@@ -40,11 +51,14 @@ class LightModel:
     vocabulary: Vocabulary
     """Its words."""
 
+    image_size: int | None
+    """The side of the images that `describe` takes; None for a model of regions."""
+
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
         """Opens an export and checks that it is whole.
 
         Args:
-            folder: What `ngsan export` wrote.
+            folder: What `ngsan export` or `ngsan pack` wrote.
             threads: Threads of ONNX Runtime; None for one a core.
 
         Raises:
@@ -54,11 +68,44 @@ class LightModel:
         manifest = Manifest.load(folder)
         self.config = manifest.model
         self.vocabulary = manifest.words(folder / VOCABULARY)
-        graphs = [manifest.graph(folder / name) for name in (ENCODER, DECODER)]
-        self._runtime = _onnxruntime()
-        self.encoder, self.decoder = (
-            _session(self._runtime, folder, graph, threads) for graph in graphs
-        )
+        sessions = open_graphs(folder, manifest, threads=threads)
+        self.encoder, self.decoder = sessions[ENCODER], sessions[DECODER]
+        self.backbone = sessions.get(BACKBONE)
+        self.image_size = None if self.backbone is None else self.config.image_size
+        self._runtime = onnxruntime()
+
+    def describe(
+        self, images: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Makes the regions of images: the cells of a grid.
+
+        Args:
+            images: (B, image_size, image_size, 3) RGB.
+
+        Returns:
+            features: (B, N, F).
+            boxes: (B, N, 4) `cxcywh` relative to the image.
+
+        Raises:
+            ValueError: The model takes no images, or they are of another kind.
+        """
+        size = self.image_size
+        if self.backbone is None or size is None:
+            raise ValueError("this model takes regions: give features and boxes, not images")
+        if images.dtype != np.uint8 or images.shape[1:] != (size, size, 3):
+            raise ValueError(
+                f"images must be (images, {size}, {size}, 3) uint8, not {images.shape} "
+                f"{images.dtype}"
+            )
+        places = cell_boxes(size)
+        boxes = np.broadcast_to(places, (len(images), *places.shape))
+        if not len(images):
+            return np.zeros((*boxes.shape[:2], self.config.feature_dim), np.float32), boxes
+        parts = [
+            self.backbone.run(["features"], {"images": np.ascontiguousarray(part)})[0]
+            for part in np.split(images, range(_AT_ONCE, len(images), _AT_ONCE))
+        ]
+        return np.concatenate(parts), boxes
 
     def encode(
         self,
@@ -237,27 +284,3 @@ def _check_boxes(boxes: NDArray[Any], mask: NDArray[np.bool_], *, relative: bool
             "absolute geometry needs boxes relative to the image, from 0 to 1; the largest number "
             f"here is {real.max():g}: divide by the image's width and height"
         )
-
-
-def _onnxruntime() -> Any:
-    try:
-        return import_module("onnxruntime")
-    except ImportError as error:
-        raise ValueError("exported models need onnxruntime: pip install 'ngsan[onnx]'") from error
-
-
-def _session(runtime: Any, folder: Path, graph: bytes, threads: int | None) -> Any:
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads: {threads} must be at least 1")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    # Threads of the encoder that wait for the next image must not keep the decoder's core busy.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    refused = (state.Fail, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented)
-    try:
-        return runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except refused as error:
-        raise ValueError(
-            f"{folder}: onnxruntime {runtime.__version__} cannot open the graphs: {error}"
-        ) from error

@@ -26,6 +26,7 @@ from ngsan.config import CaptionerConfig, ModelConfig, from_dict, to_yaml
 from ngsan.durable import flush, make_folder, remove_partials, replacing, write_text, write_unseen
 from ngsan.models.build import build_captioner
 from ngsan.models.captioner import Captioner
+from ngsan.models.rounded import ROUNDING, delicate_weights, restore_weights, round_weights
 from ngsan.text.vocabulary import Vocabulary
 
 CONFIG = "config.yaml"
@@ -48,6 +49,7 @@ def save_captioner(
     metrics: Mapping[str, Any] | None = None,
     task: str = "captioning",
     tensors: Mapping[str, Tensor] | None = None,
+    rounded: bool = False,
 ) -> None:
     """Writes a captioner; a kill at any instant leaves the model that was there or this one.
 
@@ -65,6 +67,7 @@ def save_captioner(
         metrics: Its scores, as JSON values.
         task: What it was trained for.
         tensors: Weights to write in place of the captioner's, such as averaged ones.
+        rounded: Whether large matrices are written in 8 bits, see `ngsan.models.rounded`.
 
     Raises:
         ValueError: The arguments do not belong together.
@@ -82,6 +85,9 @@ def save_captioner(
         _check_fit(state, tensors, "tensors do not fit the captioner")
     weights = on_host(state if tensors is None else tensors)
     metadata = _describe(config, vocabulary, {} if metrics is None else metrics, task)
+    if rounded:
+        weights = on_host(round_weights(weights, delicate_weights(captioner)))
+        metadata["rounding"] = ROUNDING
     metadata["signature"] = content_signature(weights, metadata)
     folder = Path(folder)
     make_folder(folder)
@@ -100,8 +106,9 @@ def save_captioner(
 def load_captioner(folder: str | Path) -> tuple[Captioner, CaptionerConfig, Vocabulary]:
     """Reads a captioner that `save_captioner` wrote, in evaluation mode and in the saved precision.
 
-    Only the section `model` of `config.yaml` is read. `metrics.json` and `signature.json` may be
-    missing or of the model before; see the top of this module.
+    What was saved in 8 bits comes in single precision. Only the section `model` of `config.yaml`
+    is read. `metrics.json` and `signature.json` may be missing or of the model before; see the top
+    of this module.
 
     Raises:
         ValueError: The folder is no such model, is damaged, or its files do not belong together.
@@ -174,6 +181,15 @@ def read_metrics(folder: str | Path) -> dict[str, Any]:
     if not isinstance(metrics, dict):
         raise ValueError(f"{path}: damaged or no weights: its metrics are {metrics!r}")
     return metrics
+
+
+def read_task(folder: str | Path) -> str:
+    """What a model was trained for, as its weights' file has it; not checked.
+
+    Raises:
+        ValueError: There are no weights, or their file cannot be read.
+    """
+    return _metadata_of(Path(folder) / WEIGHTS).get("task", "captioning")
 
 
 def model_signature(folder: str | Path) -> str:
@@ -321,13 +337,17 @@ def _check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], prob
 
 
 def _read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and tensors of a weights' file whose signature is right."""
+    """The metadata of a weights' file whose signature is right, and its tensors, not rounded."""
     try:
         content = path.read_bytes()  # at once, as the file may be replaced meanwhile
         metadata = _parse(io.BytesIO(content), len(content))
         tensors = load(content)
         if content_signature(tensors, metadata) != metadata["signature"]:
             raise ValueError("its content is not what its signature says")
+        if "rounding" in metadata:
+            if metadata["rounding"] != ROUNDING:
+                raise ValueError(f"its rounding {metadata['rounding']!r} is not known here")
+            tensors = restore_weights(tensors)
     except (SafetensorError, ValueError, OSError) as error:
         raise ValueError(f"{path}: damaged or no weights: {error}") from error
     return metadata, tensors

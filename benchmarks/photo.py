@@ -1,0 +1,198 @@
+"""How fast a model of pixels captions photographs without torch, and what it needs for that.
+
+    python benchmarks/photo.py --model DIR --images FOLDER [--threads 2] [--original MODEL]
+
+Files are read, decoded and squashed as part of the time; beam 3. Every figure is taken in processes
+of its own, which never import torch: cold starts from the start of Python to the first caption; one
+photograph after the other, with the parts of the time; and the folder in batches. With
+`--original`, what the packed model says is compared with what the model that it was made from says
+in PyTorch.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+PARTS = ("read", "backbone", "encoder", "words")
+
+Figures = dict[str, Any]
+
+
+def read(paths: list[Path], size: int) -> Any:
+    """(B, size, size, 3) the pixels of files."""
+    import numpy as np
+
+    from ngsan.vision.images import open_image, to_square
+
+    return np.stack([to_square(open_image(path, near=size), size) for path in paths])
+
+
+def opened(options: argparse.Namespace) -> Any:
+    """The captioner."""
+    from ngsan.light import LightCaptioner
+
+    return LightCaptioner.open(options.model, threads=options.threads)
+
+
+def cold(options: argparse.Namespace, paths: list[Path]) -> Figures:
+    """The first caption of a new process; whoever started it takes the time."""
+    captioner = opened(options)
+    found = captioner.caption(
+        *captioner.model.describe(read(paths[:1], captioner.model.image_size))
+    )
+    return {"caption": found[0][0].text}
+
+
+def single(options: argparse.Namespace, paths: list[Path]) -> Figures:
+    """One photograph after the other."""
+    from ngsan.config import DecodingConfig
+    from ngsan.light.captioner import build_search
+
+    captioner = opened(options)
+    model, decoding = captioner.model, DecodingConfig()
+    rows, words = [], 0
+    for path in [*paths[:3], *paths]:  # the first three for nothing
+        times = [time.perf_counter()]
+        images = read([path], model.image_size)
+        times.append(time.perf_counter())
+        features, boxes = model.describe(images)
+        times.append(time.perf_counter())
+        encoded = model.encode(features, boxes)
+        times.append(time.perf_counter())
+        written = build_search(model.steps(encoded), decoding, captioner.vocabulary).run()
+        captions = written.captions(captioner.vocabulary, None)
+        times.append(time.perf_counter())
+        words += len(captions[0][0].words)
+        rows.append([1000 * (end - start) for start, end in pairwise(times)])
+    rows = rows[3:]
+    whole = sorted(sum(row) for row in rows)
+    columns = zip(PARTS, zip(*rows, strict=True), strict=True)
+    return {
+        "photographs": len(rows),
+        "words a caption": words / (len(rows) + 3),
+        "ms, median": statistics.median(whole),
+        "ms, 95 of 100 below": whole[int(0.95 * (len(whole) - 1))],
+        **{f"ms of it: {name}": statistics.median(column) for name, column in columns},
+    }
+
+
+def batches(options: argparse.Namespace, paths: list[Path]) -> Figures:
+    """The whole folder."""
+    captioner = opened(options)
+    size, count = captioner.model.image_size, options.batch
+    captioner.caption(*captioner.model.describe(read(paths[:count], size)))
+    start = time.perf_counter()
+    for first in range(0, len(paths), count):
+        images = read(paths[first : first + count], size)
+        captioner.caption(*captioner.model.describe(images))
+    return {"batch": count, "images a second": len(paths) / (time.perf_counter() - start)}
+
+
+def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
+    """Features and captions of PyTorch, before and after packing, and of ONNX Runtime."""
+    import torch
+
+    from ngsan.models.saved import load_captioner
+    from ngsan.predict import Predictor
+
+    light = opened(options)
+    before, after = (load_captioner(folder)[0] for folder in (options.original, options.model))
+    predictors = [Predictor(captioner, light.vocabulary) for captioner in (before, after)]
+    names, errors, sizes = ("before", "after", "ONNX"), 0.0, 0.0
+    said: dict[str, list[str]] = {name: [] for name in names}
+    for first in range(0, len(paths), options.batch):
+        pixels = read(paths[first : first + options.batch], light.model.image_size)
+        regions = light.model.describe(pixels)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        written = [*(one.caption(images) for one in predictors), light.caption(*regions)]
+        for name, captions in zip(names, written, strict=True):
+            said[name] += [best.text for best, *_ in captions]
+        with torch.inference_mode():
+            features = before.encoder.backbone(images)
+        errors += (torch.from_numpy(regions[0]) - features).square().sum().item()
+        sizes += features.square().sum().item()
+    pairs = {
+        "before and after packing": (0, 1),
+        "before and ONNX": (0, 2),
+        "after and ONNX": (1, 2),
+    }
+    return {
+        "photographs": len(paths),
+        "difference of features, of 100": 100 * (errors / sizes) ** 0.5,
+        **{
+            f"equal captions, {what}": sum(
+                one == other for one, other in zip(said[names[a]], said[names[b]], strict=True)
+            )
+            for what, (a, b) in pairs.items()
+        },
+    }
+
+
+WORKS = {"cold": cold, "single": single, "batches": batches, "compare": compare}
+
+
+def work(options: argparse.Namespace) -> None:
+    """Does one of the works in this process, and prints its figures and the memory it took."""
+    paths = sorted(path for path in options.images.iterdir() if path.suffix == ".jpg")
+    found = WORKS[options.work](options, paths)
+    assert "torch" not in sys.modules or options.work == "compare"
+    found["MB, peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(found))
+
+
+def in_new_process(name: str) -> tuple[float, Figures]:
+    """Seconds and figures of a work."""
+    start = time.perf_counter()
+    command = [sys.executable, __file__, *sys.argv[1:], "--work", name]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return time.perf_counter() - start, json.loads(done.stdout)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="what `ngsan pack` wrote")
+    parser.add_argument("--images", type=Path, required=True, help="a folder of .jpg files")
+    parser.add_argument("--threads", type=int, help="of ONNX Runtime; one a core if not given")
+    parser.add_argument("--batch", type=int, default=16, help="photographs at a time")
+    parser.add_argument("--cold", type=int, default=5, help="how many cold starts")
+    parser.add_argument("--original", type=Path, help="the model folder that was packed")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--work", choices=list(WORKS), help="do only this, in this process")
+    options = parser.parse_args()
+    if options.work:
+        work(options)
+        return
+    runs = [in_new_process("cold") for _ in range(options.cold)]
+    seconds = [taken for taken, _ in runs]
+    found = {
+        "folder": {"bytes": sum(path.stat().st_size for path in options.model.iterdir())},
+        "cold start to the first caption": {
+            "s, median": statistics.median(seconds),
+            "s, longest": max(seconds),
+            **runs[-1][1],
+        },
+        "one after the other": in_new_process("single")[1],
+        "in batches": in_new_process("batches")[1],
+    }
+    if options.original:
+        found["compared with PyTorch"] = in_new_process("compare")[1]
+    for what, figures in found.items():
+        print(what)
+        for name, value in figures.items():
+            print(
+                f"  {name:30} {value:12,.4g}" if isinstance(value, float) else f"  {name}: {value}"
+            )
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Traces a module into an ONNX file."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+OPSET = 18
+"""Version of the ONNX operators: the one that PyTorch's own translations are written in."""
+
+Example = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""Arguments of a graph, and in their place which axes are free."""
+
+_LARGEST = 2**31 - 2**20
+"""Most bytes of weights in a file; the format cannot hold 2 GiB."""
+
+
+def write_graph(
+    graph: nn.Module, example: Example, inputs: list[str], outputs: list[str], path: Path
+) -> None:
+    """Writes a module as a graph.
+
+    Args:
+        graph: The module, in evaluation mode.
+        example: What to trace it with.
+        inputs: Names of what it takes.
+        outputs: Names of what it returns.
+        path: Where to.
+
+    Raises:
+        ValueError: It is too large for a file.
+    """
+    size = sum(part.numel() * part.element_size() for part in graph.state_dict().values())
+    if size > _LARGEST:
+        raise ValueError(
+            f"the model's weights of {size / 2**30:.1f} GiB do not fit into {path.name}: an ONNX "
+            "file holds less than 2 GiB"
+        )
+    arguments, free = example
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            graph,
+            arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_shapes=free,
+            verbose=False,
+        )
+        assert program is not None  # it is for dynamo=True
+        _forget_origin(program.model)
+        program.save(path, external_data=False)
+
+
+def _forget_origin(model: Any) -> None:
+    """Takes out the source lines and file paths of this machine that tracing noted at each node."""
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        values.extend(node.outputs)
+    for part in (model, model.graph, *values):
+        part.metadata_props.clear()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what PyTorch's exporter says of every model alike, and nothing else."""
+    # It misses torchvision, of which nothing is used here.
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # PyTorch copies objects of its own whose class it is about to retire.
+            warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
+            # That inputs share an axis is the point: `images` is the same number everywhere.
+            warnings.filterwarnings("ignore", ".*shares the same shape constraints", UserWarning)
+            yield
+    finally:
+        log.setLevel(level)
