@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
 from ngsan.light.photos import PhotoCaptioner
+from ngsan.light.weights import WEIGHTS
 
 if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig
@@ -73,7 +74,7 @@ def load(
         return load_predictor(path, device=device, threads=threads, providers=providers)
     if providers is not None:
         raise ValueError(f"providers: {providers!r} is for exports of regions, and {path} is not")
-    if (path / "model.safetensors").is_file() and (
+    if (path / WEIGHTS).is_file() and (
         device not in (None, "cpu") or find_spec("onnxruntime") is None
     ):
         # Packed models hold the weights as PyTorch takes them, too.
@@ -138,7 +139,7 @@ def _load_torch(
     threads: int | None,
     providers: "Sequence[Provider] | None",
 ) -> "tuple[Captioner, CaptionerConfig, Vocabulary]":
-    from ngsan.models.saved import CONFIG, VOCABULARY, WEIGHTS, load_captioner
+    from ngsan.models.saved import CONFIG, VOCABULARY, load_captioner
     from ngsan.predict import best_device
 
     if not any((path / name).exists() for name in (CONFIG, WEIGHTS)):

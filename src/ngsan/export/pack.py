@@ -7,7 +7,10 @@ no weights of their own: ONNX Runtime is given those of the model, see `ngsan.ex
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from ngsan import __version__
+from ngsan.config import TrainConfig, from_dict
 from ngsan.export.checking import ROUGH, check_export
 from ngsan.export.graphs import write_graphs
 from ngsan.export.placing import placed, refuse_foreign
@@ -81,7 +84,14 @@ def pack_captioner(model_folder: str | Path, to: str | Path) -> PackReport:
     settle_norms(captioner.float())
     with placed(target) as partial:
         save_captioner(
-            partial, captioner, config, vocabulary, metrics=metrics, task=task, rounded=True
+            partial,
+            captioner,
+            config,
+            vocabulary,
+            run=_run_of(Path(model_folder)),
+            metrics=metrics,
+            task=task,
+            rounded=True,
         )
         rounded, _, _ = load_captioner(partial)
         inputs, outputs = write_graphs(rounded, config, partial)
@@ -103,3 +113,9 @@ def pack_captioner(model_folder: str | Path, to: str | Path) -> PackReport:
         found = check_export(partial, rounded, tolerance=ROUGH)
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
     return PackReport(target, sizes, *found)
+
+
+def _run_of(folder: Path) -> TrainConfig | None:
+    """The configuration of the run that made a model, if its folder tells it."""
+    told = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    return from_dict(TrainConfig, told) if set(told) > {"model"} else None
