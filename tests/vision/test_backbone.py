@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ngsan.export.graphs import OPSET
+from ngsan.export.tracing import OPSET
 from ngsan.vision.backbone import GridBackbone, build_backbone, published_weights
 from ngsan.vision.efficientnet import SCALES, EfficientNetLite, fold_norms, from_published
 
