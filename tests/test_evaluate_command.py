@@ -158,3 +158,39 @@ def test_devices():
 def test_results_without_references_are_refused():
     with pytest.raises(ValueError, match="1 images have no references, such as 7"):
         score_results({"7": "a dog"}, {"8": ["a dog"]})
+
+
+def test_photographs_of_the_shipped_model(tmp_path, capsys):
+    """Captions are those that the model writes of each picture, scored against people's."""
+    import shutil
+
+    import ngsan
+    from ngsan.data.captions import ImageCaptions, write_captions
+    from ngsan.examples import EXAMPLES
+    from ngsan.export.loading import SHIPPED
+
+    (tmp_path / "pictures").mkdir()
+    records = []
+    for number, example in enumerate(EXAMPLES[:3]):
+        shutil.copy(example.path, tmp_path / "pictures" / f"{number}.jpg")
+        records.append(ImageCaptions(str(number), "test", ("a cat on a table", "a bird flies")))
+    write_captions(tmp_path, records)
+    target = tmp_path / "results.json"
+    options = ["--data", str(tmp_path), "--to", str(target), "--metrics", "CIDEr"]
+    assert main(["evaluate", str(SHIPPED), *options]) == 2
+    assert "--pictures DIR" in capsys.readouterr().err
+    shown = ["--pictures", str(tmp_path / "pictures")]
+    assert main(["evaluate", str(SHIPPED), *options, *shown]) == 0
+    paths = [example.path for example in EXAMPLES[:3]]
+    wanted = ngsan.load().caption(paths, decoding=DecodingConfig())
+    assert list(written(target).values()) == [str(caption) for caption in wanted]
+    assert main(["evaluate", f"{SHIPPED},{SHIPPED}", *options, *shown]) == 2
+    (tmp_path / "pictures" / "1.jpg").unlink()
+    assert main(["evaluate", str(SHIPPED), *options, *shown]) == 2
+    assert "1 of 3 images have no picture, such as 1" in capsys.readouterr().err
+
+
+def test_regions_are_not_in_pictures(home, tmp_path, capsys):
+    target = tmp_path / "results.json"
+    assert run(home, "--data", home / "scenes", "--to", target, "--pictures", tmp_path) == 2
+    assert "model of regions" in capsys.readouterr().err
