@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"ngsan {__version__}")
         return 0
     if arguments[0] not in COMMANDS:
-        print(f"ngsan: unknown command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
+        _complain(f"ngsan: unknown command {arguments[0]!r}\n\n{usage()}")
         return 2
     try:
         command = import_module(f"ngsan.commands.{arguments[0]}")
@@ -60,12 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
         _write_to_nobody()
         return 141
     except (ValueError, OSError) as error:
-        print(f"ngsan {arguments[0]}: {error}", file=sys.stderr)
+        _complain(f"ngsan {arguments[0]}: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     return 0
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:  # it may be closed, and print would take standard output instead
+        print(text, file=sys.stderr)
 
 
 def _write_to_nobody() -> None:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from ngsan.__main__ import main
 from ngsan.commands import caption as command
-from ngsan.light.photos import PHOTO_DECODING
+from ngsan.light.photos import PHOTO_DECODING, PhotoCaptioner
 from ngsan.text.endings import BAD_ENDINGS
 from tests.light.painter import open_painter, paint
 from tests.light.test_photos import folder, pictures  # noqa: F401 (a fixture)
@@ -37,7 +37,7 @@ def opened(monkeypatch):
         asked.append((model, options))
         return open_painter()
 
-    monkeypatch.setattr(command, "load", load)
+    monkeypatch.setattr(command, "load_photos", load)
     return asked
 
 
@@ -190,13 +190,13 @@ def test_n_best_and_samples(run, photos):
 
 def test_options_reach_the_search(run, photos, monkeypatch, opened):
     seen = []
-    stream = command.PhotoCaptioner.stream
+    stream = PhotoCaptioner.stream
 
     def spy(self, images, **options):
         seen.append(options)
         return stream(self, images, **options)
 
-    monkeypatch.setattr(command.PhotoCaptioner, "stream", spy)
+    monkeypatch.setattr(PhotoCaptioner, "stream", spy)
     path = next(iter(photos[1]))
     run(path)
     assert seen[-1] == {"decoding": PHOTO_DECODING, "batch_size": None}
@@ -300,6 +300,7 @@ def test_the_page(run, photos, monkeypatch, tmp_path):
     root, wanted = photos
     page = tmp_path / "page.html"
     good = list(map(Path, wanted))
+    good += good[:1]  # named twice, and twice on the page
     done = run(*good, root / "notes.txt", "--explain", page, "--model", "m", "--n-best", 2)
     assert done.status == 1
     ((words, options),) = asked
@@ -307,6 +308,50 @@ def test_the_page(run, photos, monkeypatch, tmp_path):
     assert [len(captions) for captions in options["captions"]] == [2] * len(good)
     assert run(root / "notes.txt", "--explain", page).status == 1
     assert len(asked) == 1  # a page of nothing is not written
+
+
+def test_a_page_that_cannot_be_made_is_told_of_at_once(run, photos, monkeypatch, tmp_path):
+    (tmp_path / "export").mkdir()
+    page = tmp_path / "page.html"
+    done = run(photos[0], "--explain", page, "--model", tmp_path / "export")
+    assert (done.status, done.out) == (2, "")
+    assert "has no weights for PyTorch" in done.err
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    done = run(photos[0], "--explain", page)
+    assert (done.status, done.out) == (2, "")
+    assert "pip install torch" in done.err
+
+
+def test_what_links_lead_to_is_written(run, photos, tmp_path):
+    path = next(iter(photos[1]))
+    real, link, stream = (tmp_path / name for name in ("real.json", "link.json", "stream"))
+    real.write_text("old")
+    link.symlink_to(real)
+    assert run(path, "--json", link).status == 0
+    assert link.is_symlink()
+    assert json.loads(real.read_text())[0]["image"] == path
+    stream.symlink_to("/proc/self/fd/1")
+    for to in (stream, "/dev/stdout"):
+        with (tmp_path / "out.txt").open("wb") as out:
+            started("caption", path, "--json", to, stdout=out).communicate()
+        assert json.loads((tmp_path / "out.txt").read_text())[0]["image"] == path
+    assert stream.is_symlink()
+
+
+def test_a_table_of_names_with_line_ends(run, tmp_path):
+    for name in ("a\rb.png", "a\nb.png", "a\r\nb.png", 'a"b.png', "a,b.png"):
+        paint().save(tmp_path / name)
+    run(tmp_path, "--csv", tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["image"] for row in rows) == sorted(map(str, tmp_path.glob("*.png")))
+
+
+def test_closed_errors_do_not_get_into_the_output(photos):
+    root, _ = photos
+    words = ["caption", root / "notes.txt", root, "--json", "-"]
+    out, _ = started(*words, before=["sh", "-c", 'exec "$@" 2>&-', "sh"]).communicate()
+    assert "error" in json.loads(out)[0]
 
 
 def chunk(name, content):
@@ -398,7 +443,7 @@ def load(*_, **__):
             return describe(self, images)
         Painter.describe = slow
     return captioner
-caption.load = load
+caption.load_photos = load
 from ngsan.__main__ import main
 try:
     status = main(sys.argv[1:])

@@ -563,3 +563,42 @@ def test_find_images(tmp_path, monkeypatch):
     assert found("photos/missing.jpg", "no*thing") == ["missing.jpg", "no*thing"]
     assert found(str(tmp_path / "photos" / "other" / "*"))[0].endswith("other/f.jpeg")
     assert found("photos/dir.jpg") == []
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "CMYK", "I;16", "I", "F", "1"])
+def test_large_pictures_are_made_smaller_on_the_way(mode, monkeypatch):
+    """As if the whole had been converted first and then averaged."""
+    from ngsan.vision import pixels
+
+    random = np.random.default_rng(3)
+    shape = (53, 91)
+    if mode in ("I;16", "I", "F"):
+        kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+        picture = Image.fromarray((random.random(shape) * 60_000).astype(kind))
+    else:
+        bands = {"RGB": 3, "RGBA": 4, "CMYK": 4, "LA": 2}.get(mode)
+        size = shape if bands is None else (*shape, bands)
+        start = mode if bands else "L"
+        picture = Image.fromarray(random.integers(0, 256, size).astype(np.uint8), start)
+        picture = picture.convert(mode)
+    assert picture.mode == mode
+    whole = pixels.to_rgb(picture).reduce(4)
+    monkeypatch.setattr(pixels, "_STRIP", 91 * 12)
+    found = pixels.to_rgb(picture, shrink=4)
+    assert found.size == whole.size == (23, 14)
+    assert np.array_equal(np.asarray(found), np.asarray(whole))
+
+
+def test_near_makes_a_large_picture_small():
+    picture = Image.new("RGBA", (4000, 1000), (10, 20, 30, 255))
+    found = open_picture(saved(picture, "PNG"), near=100)
+    assert found.size == (4000, 1000)
+    assert found.image.size == (400, 100)
+    assert found.image.getpixel((7, 7)) == (10, 20, 30)
+
+
+def test_a_webp_may_have_half_as_many_pixels():
+    content = saved(Image.new("RGB", (100, 60)), "WEBP")
+    assert open_image(content, most_pixels=12_000).size == (100, 60)
+    with pytest.raises(ImageError, match="more than the 5,999 pixels"):
+        open_image(content, most_pixels=11_999)

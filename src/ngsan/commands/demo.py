@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import ngsan
 from ngsan.commands.command_line import Parser
 from ngsan.examples import EXAMPLES
-from ngsan.export.loading import SHIPPED
+from ngsan.export.loading import SHIPPED, load_photos
 
 PAGE = "demo/captions.html"
 """Where the page is written unless told otherwise."""
@@ -49,7 +48,7 @@ def demo(model: str | None = None, to: str = PAGE) -> None:
     console = Console()
     paths = [example.path for example in EXAMPLES]
     begun = time.perf_counter()
-    captioner: Any = ngsan.load(folder)
+    captioner = load_photos(folder)
     captions = captioner.caption(paths)
     console.print(_table(captions))
     took = time.perf_counter() - begun
@@ -64,7 +63,7 @@ def demo(model: str | None = None, to: str = PAGE) -> None:
         folder,
         paths,
         Path(to),
-        captions=[[" ".join(caption.words)] for caption in captions],
+        captions=[[caption.text] for caption in captions],
         bylines=[example.credit for example in EXAMPLES],
     )
     console.print(

@@ -85,6 +85,20 @@ def load(
     return PhotoCaptioner.open(path, threads=threads)
 
 
+def load_photos(
+    folder: str | Path | None = None, *, device: str | None = None, threads: int | None = None
+) -> PhotoCaptioner:
+    """Opens a captioner of photographs; the arguments are those of `load`.
+
+    Raises:
+        ValueError: As in `load`, or it is a captioner of regions.
+    """
+    captioner = load(_folder(folder), device=device, threads=threads)
+    if not isinstance(captioner, PhotoCaptioner):
+        raise ValueError(f"model: {folder} is a model of regions and not of photographs")
+    return captioner
+
+
 def load_predictor(
     folder: str | Path,
     *,
@@ -139,6 +153,8 @@ def _load_torch(
     threads: int | None,
     providers: "Sequence[Provider] | None",
 ) -> "tuple[Captioner, CaptionerConfig, Vocabulary]":
+    if find_spec("torch") is None:
+        raise ValueError(f"PyTorch is to run {path} and is not installed: pip install torch")
     from ngsan.models.saved import CONFIG, VOCABULARY, load_captioner
     from ngsan.predict import best_device
 
@@ -149,7 +165,7 @@ def _load_torch(
         )
     for name, value in {"threads": threads, "providers": providers}.items():
         if value is not None:
-            raise ValueError(f"{name}: {value!r} is for exports, and {path} is a model folder")
+            raise ValueError(f"{name}: {value!r} is for ONNX Runtime, and PyTorch runs {path}")
     captioner, config, vocabulary = load_captioner(path)
     return captioner.to(best_device(device or "cpu")), config, vocabulary
 

@@ -72,12 +72,21 @@ def onnxruntime() -> Any:
     """The package.
 
     Raises:
-        ValueError: It is not installed.
+        ValueError: It is not installed, or cannot be imported.
     """
     try:
         return import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ValueError("this model needs onnxruntime: pip install onnxruntime") from error
     except ImportError as error:
-        raise ValueError("exported models need onnxruntime: pip install 'ngsan[onnx]'") from error
+        cause: BaseException | None = error
+        while cause is not None:  # what its own code makes of Ctrl-C
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            cause = cause.__cause__ or cause.__context__
+        raise ValueError(f"onnxruntime cannot be imported: {error}") from error
 
 
 def _check_providers(runtime: Any, providers: Sequence[Provider] | None) -> None:

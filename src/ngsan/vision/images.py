@@ -104,10 +104,12 @@ def open_picture(
     Args:
         source: A path, the bytes of a file, a Pillow image, or an array of (H, W), (H, W, 1),
             (H, W, 3) or (H, W, 4): uint8, uint16, or floats from 0 to 1.
-        most_pixels: Width times height that is accepted. A file is refused by its header, before
-            anything is decoded. Pillow's own limit of 179 million holds besides.
-        near: The least width and height that the picture need have. A large JPEG is then decoded
-            at a half, a quarter or an eighth of its size, which is several times as fast.
+        most_pixels: Width times height that is accepted, of a WebP half as much, whose decoder
+            needs several times the memory. A file is refused by its header, before anything is
+            decoded. Pillow's own limit of 179 million holds besides.
+        near: The least width and height that the picture need have. A large one is then made
+            smaller by a whole factor on the way, a JPEG while it is decoded, which is several
+            times as fast.
 
     Raises:
         ImageError: It is no image of a format that is read, damaged, too large, or not there.
@@ -227,6 +229,8 @@ def _check_size(image: Image.Image, most_pixels: int) -> None:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageError(f"its size is {width} x {height}, so there is nothing in it")
+    if image.format == "WEBP":
+        most_pixels //= 2
     if width * height > most_pixels:
         raise ImageError(
             f"its size is {width} x {height}, more than the {most_pixels:,} pixels that are "
@@ -259,7 +263,8 @@ def _finish(image: Image.Image, near: int | None) -> Picture:
     if image.size != before:  # the decoder has turned it, as that of TIFF does
         size = size[::-1]
     orientation = _orientation(image)
-    picture = to_rgb(image)
+    shrink = 1 if near is None else max(1, min(image.size) // near)
+    picture = to_rgb(image, shrink=shrink)
     if orientation in _TURNS:
         picture = picture.transpose(_TURNS[orientation])
         size = size[::-1] if orientation >= 5 else size

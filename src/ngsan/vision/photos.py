@@ -166,7 +166,7 @@ def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torc
 
     def one(pair: tuple[bytes, str]) -> NDArray[np.uint8]:
         try:
-            return to_square(open_image(pair[0], near=size), size)
+            return to_square(open_image(pair[0], near=2 * size), size)
         except ImageError as error:
             raise ValueError(f"image {pair[1]!r}: {error}") from error
 

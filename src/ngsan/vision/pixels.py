@@ -3,6 +3,7 @@
 Shapes: `H` and `W` are the height and width of a picture.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,61 @@ _WHITES = {"I;16": (4095, 65535), "I": (255, 4095, 65535), "F": (1, 255, 65535)}
 """The values that may stand for white in pictures of more than 8 bits, by mode."""
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+_STRIP = 1 << 22
+"""Pixels of a large picture that are converted at a time, about."""
+
+
+def to_rgb(image: Image.Image, *, shrink: int = 1) -> Image.Image:
     """A decoded picture as RGB: itself if it is, and a new one otherwise.
 
     What is transparent becomes white. Grey of more than 8 bits is scaled, see `to_bytes`.
+
+    Args:
+        image: The picture.
+        shrink: A whole number by which it is made smaller: each so many pixels in either direction
+            become their mean. It is done strip by strip, so that a large picture is never in
+            memory in several forms.
     """
-    mode = "I;16" if image.mode.startswith("I;16") else image.mode
+    values = _range_of(image) if _deep_mode(image) in _WHITES else (0.0, 0.0)
+    if shrink == 1:
+        return _convert(image, values)
+    width, height = image.size
+    small = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
+    for top, bottom in _strips(width, height, shrink):
+        strip = image.crop((0, top, width, bottom))
+        strip.info = image.info  # where a transparent colour is told
+        small.paste(_convert(strip, values).reduce(shrink), (0, top // shrink))
+    return small
+
+
+def _strips(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
+    """The first row of each strip of a picture, and the row behind its last."""
+    rows = max(1, _STRIP // (width * multiple)) * multiple
+    for top in range(0, height, rows):
+        yield top, min(height, top + rows)
+
+
+def _deep_mode(image: Image.Image) -> str:
+    return "I;16" if image.mode.startswith("I;16") else image.mode
+
+
+def _range_of(image: Image.Image) -> tuple[float, float]:
+    """The least and the greatest value, without a copy of the whole picture."""
+    lows, highs = [], []
+    for top, bottom in _strips(*image.size):
+        values = np.asarray(image.crop((0, top, image.width, bottom)), np.float32)
+        values = np.nan_to_num(values, nan=0.0)
+        lows.append(float(values.min()))
+        highs.append(float(values.max()))
+    return min(lows), max(highs)
+
+
+def _convert(image: Image.Image, values: tuple[float, float]) -> Image.Image:
+    """As RGB; `values` is the range of the whole picture, if it has more than 8 bits."""
+    mode = _deep_mode(image)
     if mode in _WHITES:
-        return Image.fromarray(to_bytes(np.asarray(image), _WHITES[mode])).convert("RGB")
+        whole = _scaled(np.asarray(image), _WHITES[mode], *values)
+        return Image.fromarray(whole).convert("RGB")
     if mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         if mode == "La":
             image = image.convert("LA")
@@ -39,8 +87,15 @@ def to_bytes(values: NDArray[Any], whites: tuple[int, ...]) -> NDArray[np.uint8]
             if there is none, or a value is negative, the least value becomes black and the
             greatest white.
     """
+    found = np.nan_to_num(values.astype(np.float32), nan=0.0)
+    return _scaled(values, whites, float(found.min()), float(found.max()))
+
+
+def _scaled(
+    values: NDArray[Any], whites: tuple[int, ...], low: float, high: float
+) -> NDArray[np.uint8]:
+    """See `to_bytes`; `low` and `high` are the range of the whole that the values are of."""
     values = np.nan_to_num(values.astype(np.float32), nan=0.0)
-    low, high = float(values.min()), float(values.max())
     fitting = [white for white in whites if high <= white]
     if low >= 0 and fitting:
         low, high = 0.0, float(fitting[0])
