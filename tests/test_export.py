@@ -381,7 +381,7 @@ def test_what_is_neither_says_so(exported, tmp_path):
         load(tmp_path)
     with pytest.raises(ValueError, match="there is no such folder"):
         load(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="threads: 2 is for exports"):
+    with pytest.raises(ValueError, match="threads: 2 is for ONNX Runtime"):
         load(model, threads=2)
     with pytest.raises(ValueError, match="device: 'cpu' is for model folders"):
         load(folder, device="cpu")
