@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -108,6 +109,7 @@ def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path,
         assert "no geometric part" in text
     else:
         np.testing.assert_allclose(read(content, regions["content"]), found.content, atol=2e-3)
+        assert set(regions) == {"weights", "content", "mean", "geometry"}
         wide = min(np.abs(found.geometry).max(), np.log(1000))
         np.testing.assert_allclose(
             read(content, regions["geometry"]),
@@ -180,6 +182,29 @@ def test_it_reads_without_a_script(files, tmp_path, monkeypatch):
     assert not reader.all("nav")  # of one photograph
 
 
+def test_names_that_are_not_utf_8_are_escaped(files, tmp_path, monkeypatch):
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    try:
+        files[0].rename(odd)
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    gone = tmp_path / os.fsdecode(b"gon\xe9.png")
+    failures, text = written(
+        monkeypatch, small(), [odd, gone, files[1]], tmp_path / "page.html", bylines=["\udce9"] * 3
+    )
+    assert Reader(text).data[("h2", "name-1")] == ["caf\\udce9.png"]
+    assert failures == [f"{tmp_path}/gon\\udce9.png: there is no such file"]
+    assert failures[0] in text
+    assert "Photograph: \\udce9" in text
+
+
+def test_it_is_told_how_many_images_are_done(files, tmp_path, monkeypatch):
+    done = []
+    images = [files[0], tmp_path / "gone.png", files[1]]
+    written(monkeypatch, small(), images, tmp_path / "page.html", on_image=done.append)
+    assert done == [1, 2, 3]
+
+
 def test_unreadable_files_are_named_and_the_rest_is_shown(files, tmp_path, monkeypatch):
     broken = tmp_path / "<b>broken.jpg"
     broken.write_text("no image")
@@ -207,13 +232,48 @@ def test_without_any_readable_image_there_is_no_page(tmp_path, monkeypatch):
 def test_detail_gives_way_when_there_are_many_photographs(files, tmp_path, monkeypatch):
     explainer = small()
     cells = ROWS * COLUMNS
-    means = 3 * explainer.config.layers * cells * (cells + 4)
-    for room, heads in ((3 * 2 * means, 2), (3 * means, 1), (3 * means - 1, None)):
+    one = len(files) * explainer.config.layers * cells * (cells + 4)
+    # Three maps of two heads and the factors of the mean, or three maps of the mean.
+    for room, heads in ((7 * one, 2), (7 * one - 1, 1), (3 * one, 1), (3 * one - 1, None)):
         monkeypatch.setattr(page, "ROOM", room)
         _, text = written(monkeypatch, explainer, files, tmp_path / "page.html")
         regions = Reader(text).photographs()[0]["regions"]
         assert (regions and regions["weights"]["shape"][1]) == heads
         assert ("of so many photographs" in text) == (heads != 2)
+        if heads == 1:
+            assert set(regions) == {"weights", "content", "mean"}
+            assert all(entry["shape"][1] == 1 for entry in regions.values())
+
+
+@pytest.mark.parametrize("detail", ["heads", "means"])
+def test_factors_of_the_mean_are_exact_where_content_is_tiny(detail, files, tmp_path, monkeypatch):
+    explainer = small()
+    real = explainer.explain
+    random = np.random.default_rng(1)
+    content, weights = random.dirichlet(np.full(6, 0.1), (2, 2, 2, 6)).astype(np.float32)
+    content[:, :, :, 0], weights[:, :, :, 0] = 2e-6, 5e-6  # both lost in 8 bits
+    content[0, :, 0, 1], weights[0, :, 0, 1] = 0, 0  # as is, not a warning
+    content[1, :, 0, 2], weights[1, :, 0, 2] = 0, 0.5
+    bias = np.zeros_like(content)
+
+    def peaked(image, **options):
+        found = real(image, **options)
+        return type(found)(found.captions, content, bias, weights)
+
+    monkeypatch.setattr(explainer, "explain", peaked)
+    monkeypatch.setattr(page, "choose_detail", lambda *_: detail)
+    _, text = written(monkeypatch, explainer, files[:1], tmp_path / "page.html")
+    (photograph,) = Reader(text).photographs()
+    entry = photograph["regions"]["mean"]
+    assert entry["shape"] == [2, 1, 6, 6]
+    factors = read(base64.b64decode(photograph["blob"]), entry)[:, 0]
+    ratio = (weights.sum(1, np.float64) + 1e-37) / (content.sum(1, np.float64) + 1e-37)
+    wanted = np.log(np.clip(ratio, 1e-3, 1e3))
+    step = np.abs(wanted).max(-1, keepdims=True) / 127
+    assert (np.abs(factors - wanted) <= 0.51 * step + 1e-5).all()
+    assert np.abs(wanted[:, :, 0] - np.log(2.5)).max() < 1e-5
+    assert wanted[0, 0, 1] == 0
+    assert wanted[1, 0, 2] == pytest.approx(np.log(1000))
 
 
 def test_a_page_of_the_paper_s_shape_for_eight_photographs_is_below_six_megabytes(

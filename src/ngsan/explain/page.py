@@ -6,7 +6,7 @@ addresses, and all scripts and styles but its own, which it knows by their hashe
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -14,7 +14,7 @@ from string import Template
 import ngsan
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.durable import make_folder, write_text
-from ngsan.explain.assets import as_json, asset
+from ngsan.explain.assets import as_json, as_text, asset
 from ngsan.explain.cells import DIMMED, TINTED, WARM
 from ngsan.explain.maps import Explainer
 from ngsan.explain.section import About, Detail, section, thumbnail
@@ -36,6 +36,7 @@ def write_page(
     decoding: DecodingConfig = _DEFAULT,
     captions: Sequence[Sequence[str]] | None = None,
     bylines: Sequence[str] | None = None,
+    on_image: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """Captions photographs and writes a page about how.
 
@@ -50,9 +51,10 @@ def write_page(
         captions: For each image captions that were written already, which are explained instead;
             an image without any gets new ones. None to write all of them.
         bylines: For each image whose it is, to be named beside it; None for nobody's.
+        on_image: Told after each image, read or not, how many are done.
 
     Returns:
-        A sentence for each photograph that cannot be read.
+        A sentence for each photograph that cannot be read, in characters that UTF-8 can hold.
 
     Raises:
         ValueError: The folder is no model of photographs, there is no image, not one of them can
@@ -75,17 +77,18 @@ def write_page(
             # As captioners read it, so that both see the same pixels.
             picture = open_image(path, near=2 * explainer.size)
         except ImageError as error:
-            failures.append(str(error))
-            continue
-        said = () if captions is None else captions[number]
-        explained = explainer.explain(picture, decoding=decoding, number=number, said=said)
-        place = len(sections) + 1
-        name = Path(path).name
-        credit = "" if bylines is None else bylines[number]
-        about = About(place, name, credit, explainer.grid, detail)
-        sections.append(section(about, picture, explained))
-        rules.append(f".thumb-{place}{{background-image:url({thumbnail(picture)})}}")
-        links.append(_link(place, name, explained.captions[0].text))
+            failures.append(as_text(str(error)))
+        else:
+            said = () if captions is None else captions[number]
+            explained = explainer.explain(picture, decoding=decoding, number=number, said=said)
+            place = len(sections) + 1
+            name = as_text(Path(path).name)
+            credit = "" if bylines is None else as_text(bylines[number])
+            about = About(place, name, credit, explainer.grid, detail)
+            sections.append(section(about, picture, explained))
+            rules.append(f".thumb-{place}{{background-image:url({thumbnail(picture)})}}")
+            links.append(_link(place, name, explained.captions[0].text))
+        on_image(number + 1)
     if not sections:
         raise ImageError(f"not one of {len(images)} images can be read; the first: {failures[0]}")
     page = _page(explainer, detail, sections, rules, links, failures)
@@ -98,11 +101,12 @@ def write_page(
 def choose_detail(explainer: Explainer, images: int) -> Detail:
     """What of the regions fits into `ROOM`, by the model's shape and the number of images."""
     rows, columns = explainer.grid
-    kinds = 3 if _has_bias(explainer.config) else 1
-    means = images * kinds * explainer.config.layers * (rows * columns) * (rows * columns + 4)
-    if means * explainer.config.heads <= ROOM:
+    has_bias, heads = _has_bias(explainer.config), explainer.config.heads
+    # What one head, or the mean of all, takes in one map; `section` says which maps there are.
+    one = images * explainer.config.layers * (rows * columns) * (rows * columns + 4)
+    if one * (3 * heads + 1 if has_bias else heads) <= ROOM:
         return "heads"
-    return "means" if means <= ROOM else "none"
+    return "means" if one * (3 if has_bias else 1) <= ROOM else "none"
 
 
 def _page(

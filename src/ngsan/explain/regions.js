@@ -1,6 +1,3 @@
-/** A share that is as good as none, and the largest logarithm of a factor that is told. */
-const [NEGLIGIBLE, FARTHEST] = [1e-4, Math.log(1000)];
-
 /** The attention of one cell to all cells, in three panels. */
 class Regions {
   constructor(article, maps, cell) {
@@ -13,7 +10,7 @@ class Regions {
     section.querySelector(".note").textContent = settings.note;
     this.panels = {};
     for (const panel of section.querySelectorAll(".panel")) this.prepare(panel, article);
-    if (!maps.geometry) this.leaveWeightsAlone();
+    if (!maps.mean) this.leaveWeightsAlone();
     this.options(article.id);
     this.readout = section.querySelector(".readout");
     article.append(section);
@@ -26,8 +23,10 @@ class Regions {
     const canvas = make("canvas");
     canvas.setAttribute("role", "img");
     const mark = make("div", { className: "chosen" });
-    picture.append(make("img", { src: photograph.src, alt: "", width: photograph.width,
-      height: photograph.height }), canvas, mark);
+    // The attributes, as the properties tell how large it is shown, and nothing before it is loaded.
+    const [width, height] = ["width", "height"].map((side) => Number(photograph.getAttribute(side)));
+    picture.style.setProperty("--ratio", width / height);
+    picture.append(make("img", { src: photograph.src, alt: "" }), canvas, mark);
     const at = (event) => {
       const box = picture.getBoundingClientRect();
       const within = (share, count) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
@@ -102,8 +101,9 @@ class Regions {
 
   draw() {
     const row = (kind) => this.maps[kind]?.row(this.layer, this.head, this.cell);
-    this.now = { content: row("content"), geometry: row("geometry"), weights: row("weights") };
-    if (this.now.geometry && this.head === MEAN) this.now.geometry = this.factors();
+    // The mean of the heads has no bias of its own; its factors are a map of their own.
+    const geometry = row(this.head === MEAN ? "mean" : "geometry");
+    this.now = { content: row("content"), geometry, weights: row("weights") };
     const most = Math.max(...(this.now.content ?? []), ...this.now.weights, 1e-9);
     const colour = { content: warming(most), weights: warming(most) };
     const ends = { content: ["0", percent(most)], weights: ["0", percent(most)] };
@@ -133,14 +133,6 @@ class Regions {
       paint(canvas, values, warming(Math.max(...values, 1e-9)));
     }
     this.tell(null);
-  }
-
-  /** By which factors geometry changes the mean of the heads, which has no bias of its own. */
-  factors() {
-    return this.now.content.map((content, cell) => {
-      const ratio = Math.max(this.now.weights[cell], NEGLIGIBLE) / Math.max(content, NEGLIGIBLE);
-      return Math.max(-FARTHEST, Math.min(FARTHEST, Math.log(ratio)));
-    });
   }
 
   geometryInWords(values) {

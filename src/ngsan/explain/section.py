@@ -150,10 +150,25 @@ def _data(explained: Explained, detail: Detail) -> dict[str, Any]:
         regions = {"weights": blob.put(of_heads(explained.weights))}
         if explained.geometry is not None:
             regions["content"] = blob.put(of_heads(explained.content))
-            told = explained.geometry.clip(-FARTHEST, FARTHEST)
-            regions["geometry"] = blob.put(of_heads(told), signed=True)
+            regions["mean"] = blob.put(_mean_factors(explained), signed=True)
+            if detail == "heads":
+                told = explained.geometry.clip(-FARTHEST, FARTHEST)
+                regions["geometry"] = blob.put(told, signed=True)
     content = base64.b64encode(blob.content()).decode()
     return {"captions": captions, "regions": regions, "blob": content}
+
+
+def _mean_factors(explained: Explained) -> Floats:
+    """By which factors geometry changes the mean of the heads, which has no bias of its own.
+
+    Returns:
+        (L, 1, N, N) their logarithms, at most `FARTHEST` either way.
+    """
+    least = np.finfo(np.float32).tiny  # shares of none at all have a logarithm, too
+    content = explained.content.mean(1, keepdims=True).clip(least)
+    weights = explained.weights.mean(1, keepdims=True).clip(least)
+    factors: Floats = np.log(weights) - np.log(content)
+    return factors.clip(-FARTHEST, FARTHEST)
 
 
 def thumbnail(picture: Image.Image) -> str:

@@ -18,11 +18,36 @@ const awaken = (article) => {
   new Regions(article, maps, order(preferred)[0]);
 };
 
+const articles = [...document.querySelectorAll(".photo")];
+const asleep = new Set(articles);
+const wake = (article) => {
+  if (!asleep.delete(article)) return;
+  observer.unobserve(article);
+  awaken(article);
+};
 const observer = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    observer.unobserve(entry.target);
-    awaken(entry.target);
-  }
+  for (const entry of entries) if (entry.isIntersecting) wake(entry.target);
 }, { rootMargin: "800px" });
-document.querySelectorAll(".photo").forEach((article) => observer.observe(article));
+articles.forEach((article) => observer.observe(article));
+
+/**
+ * Brings all photographs down to one to their full height, as it would move away during a jump, and
+ * the one after it, so that there is page enough to have it at the top. Says whether any was asleep.
+ */
+const wakeDownTo = (article) => {
+  const before = asleep.size;
+  articles.slice(0, articles.indexOf(article) + 2).forEach(wake);
+  return asleep.size < before;
+};
+const named = (hash) => articles.find((article) => `#${article.id}` === hash);
+document.addEventListener("click", (event) => {
+  const article = named(event.target.closest("a")?.hash);
+  if (article) wakeDownTo(article);
+});
+/** For addresses that are typed, and the one that the page is opened with. */
+const arrive = () => {
+  const article = named(location.hash);
+  if (article && wakeDownTo(article)) article.scrollIntoView({ behavior: "instant" });
+};
+window.addEventListener("hashchange", arrive);
+arrive();
