@@ -80,7 +80,8 @@ def _explain(
     page = Path(options.explain)
     model = SHIPPED if options.model is None else Path(options.model)
     written = [[best.text, *(other.text for other in best.others)] for _, best in captions]
-    write_page(model, [path for path, _ in captions], page, captions=written)
+    paths = [path for path, _ in captions]
+    write_page(model, paths, page, captions=written, on_image=output.count_explained)
     output.tell(f"the page is {page}")
 
 

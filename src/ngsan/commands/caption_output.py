@@ -83,6 +83,13 @@ class CaptionOutput:
             written = sum("caption" in record for record in self._records)
             self.tell(f"{written:,} captions are in {to}")
 
+    def count_explained(self, done: int) -> None:
+        """Shows a person how far the page is."""
+        if sys.stderr is not None and sys.stderr.isatty():
+            whole = sum("caption" in record for record in self._records)
+            end = "\n" if done == whole else ""
+            print(f"\r{done:,} of {whole:,} explained", end=end, file=sys.stderr, flush=True)
+
     def _count(self) -> None:
         if self._counts:
             done = f"\r{len(self._records):,} of {self._total:,} images"
