@@ -414,7 +414,7 @@ def test_a_missing_package_names_the_extra(package, exported, tmp_path, monkeypa
     with pytest.raises(ValueError, match=f"{package}.*ngsan.onnx."):
         export_captioner(model, tmp_path / "export")
     if package == "onnxruntime":
-        with pytest.raises(ValueError, match=r"ngsan\[onnx\]"):
+        with pytest.raises(ValueError, match="pip install onnxruntime"):
             load(folder)
         assert load(model)
     else:
