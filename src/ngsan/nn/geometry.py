@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ngsan.nn.masks import check_mask
 from ngsan.nn.positions import sinusoidal
+from ngsan.nn.query_bias import embed_geometry, query_bias
 
 SMALLEST_RATIO = 1e-3
 """Floor of the ratios under the logarithms of distance, whose true value is 0 on the diagonal."""
@@ -185,6 +186,7 @@ class GeometryBias(nn.Module):
         self.query = nn.Linear(dim, heads * width) if "query" in terms else None
         self.key = nn.Linear(dim, heads * width) if "key" in terms else None
         self.relation = nn.Linear(self.features * _WAVES, heads) if "relation" in terms else None
+        self._query_alone = not {"content-independent", "key"} & set(terms)
 
     def forward(self, geometry: Tensor, x: Tensor) -> Tensor:
         """The bias of every head and pair.
@@ -208,15 +210,13 @@ class GeometryBias(nn.Module):
             )
         biases = []
         if self.embedding is not None:
-            # Geometry keeps its precision up to here, whatever the model's.
-            embedded = self.embedding(geometry.to(self.embedding.weight.dtype)).relu()
+            fc = (self.embedding.weight, self.embedding.bias)
+            embedded = None if self._query_alone else embed_geometry(geometry, *fc)
             if self.content_independent is not None:
                 biases.append(self.content_independent(embedded).relu().permute(0, 3, 1, 2))
             if self.query is not None:
                 query = self.query(x).unflatten(-1, (self.heads, self.width))  # (B, N, H, G)
-                # With the heads last, matrices of any number of regions are aligned in memory.
-                pairs = torch.einsum("bijg,bihg->bijh", embedded, query)
-                biases.append(pairs.permute(0, 3, 1, 2))
+                biases.append(query_bias(geometry, *fc, query, embedded))
             if self.key is not None:
                 key = self.key(x).unflatten(-1, (self.heads, self.width))
                 biases.append(torch.einsum("bjhg,bijg->bhij", key, embedded))

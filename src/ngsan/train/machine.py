@@ -69,6 +69,12 @@ def precision_of(config: MachineConfig, device: str) -> str:
     return "bfloat16" if device == "cuda" else "float32"
 
 
+def half_of(config: MachineConfig, device: str) -> torch.dtype:
+    """The type of what is not learned, features and weights that write: half where that is fast."""
+    half = device == "cuda" and precision_of(config, device) == "bfloat16"
+    return torch.float16 if half else torch.float32
+
+
 @contextmanager
 def launched(fabric: Fabric) -> Iterator[None]:
     """Starts the other processes; when this one fails, those that it started end, too."""

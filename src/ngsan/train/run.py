@@ -24,6 +24,7 @@ from ngsan.train.machine import (
     StoppedError,
     build_fabric,
     device_name,
+    half_of,
     is_of_processes,
     launched,
     loss_of,
@@ -148,7 +149,7 @@ def _train(
             _tell_end(progress, output, tell)
         return
     captioner.to(device)
-    half = torch.float16 if precision == "bfloat16" and device.type == "cuda" else torch.float32
+    half = half_of(config.machine, device.type)
     writer = copy.deepcopy(captioner).eval().requires_grad_(False).to(half)
     compiled = config.machine.compile and device.type == "cuda"
     where = config.machine.data

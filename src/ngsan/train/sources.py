@@ -19,6 +19,7 @@ from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.models import Captioner, build_captioner
 from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
+from ngsan.train.machine import half_of
 from ngsan.vision.augment import augment
 from ngsan.vision.backbone import build_backbone
 from ngsan.vision.photos import PhotoDataset
@@ -59,7 +60,7 @@ def open_data(
         "longest": data.longest,
         "captions_per_image": data.captions_per_image or None,
         "seed": config.seed,
-        "dtype": torch.float16 if fabric.device.type == "cuda" else torch.float32,
+        "dtype": half_of(config.machine, fabric.device.type),
         "skip_missing": data.skip_missing,
     }
     if config.model.backbone == "none":
