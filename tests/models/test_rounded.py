@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
+from ngsan.models.folder import WEIGHTS, _serialize, content_signature, copy_model
 from ngsan.models.rounded import (
     delicate_weights,
     restore_rows,
@@ -19,14 +20,7 @@ from ngsan.models.rounded import (
     round_weights,
     settle_norms,
 )
-from ngsan.models.saved import (
-    WEIGHTS,
-    _serialize,
-    content_signature,
-    copy_model,
-    load_captioner,
-    save_captioner,
-)
+from ngsan.models.saved import load_captioner, save_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.backbone import build_backbone
 from ngsan.vision.efficientnet import Block, fold_norms

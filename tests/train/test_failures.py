@@ -23,7 +23,8 @@ from ngsan.config import (
 from ngsan.config import TrainConfig as Config
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.lock import folder_lock
-from ngsan.models.saved import WEIGHTS, load_captioner, model_signature
+from ngsan.models.folder import WEIGHTS, model_signature
+from ngsan.models.saved import load_captioner
 from ngsan.train import folder as folders
 from ngsan.train import run
 from ngsan.train.progress import differences, settings
@@ -90,7 +91,7 @@ def no_space(*_, **__):
     "place",
     [
         "ngsan.train.state.write_unseen",
-        "ngsan.models.saved.write_unseen",
+        "ngsan.models.folder.write_unseen",
         "ngsan.train.keeping.write_bytes",
         "ngsan.train.log.JsonLines.write",
     ],

@@ -8,7 +8,8 @@ from pathlib import Path
 from ngsan.config import TrainConfig
 from ngsan.data.lock import release_lock, take_lock
 from ngsan.models import Captioner
-from ngsan.models.saved import WEIGHTS, copy_model, load_captioner
+from ngsan.models.folder import WEIGHTS, copy_model
+from ngsan.models.saved import load_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.keeping import STATES, write_best
 from ngsan.train.log import Entry

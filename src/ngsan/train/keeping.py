@@ -17,13 +17,8 @@ from torch import Tensor
 from ngsan.config import TrainConfig
 from ngsan.durable import write_bytes
 from ngsan.models.captioner import Captioner
-from ngsan.models.saved import (
-    content_signature,
-    copy_model,
-    load_captioner,
-    on_host,
-    save_captioner,
-)
+from ngsan.models.folder import content_signature, copy_model, on_host
+from ngsan.models.saved import load_captioner, save_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.progress import Best, Progress
 from ngsan.train.state import write_state

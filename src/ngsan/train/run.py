@@ -13,8 +13,8 @@ from ngsan.config import MODELS, TrainConfig
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.sampler import BatchSampler
 from ngsan.models import Captioner
+from ngsan.models.folder import WEIGHTS
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import WEIGHTS
 from ngsan.train.feed import Feed, hold
 from ngsan.train.folder import find_state, locked, restore_model, where_it_stands
 from ngsan.train.keeping import LOG, Keeper, remove_epochs
