@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
 from ngsan.models import folder as folders
-from ngsan.models.folder import content_signature, copy_model, model_signature, read_metrics
+from ngsan.models.folder import copy_model, model_signature, read_metrics
 from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.weights import content_signature, on_host
 from ngsan.text.vocabulary import Vocabulary
 from tests.kills import end_of, fork, kills, random_kills
 
@@ -120,7 +121,8 @@ def test_damaged_files_are_named(tmp_path, name, text):
 
 
 def test_a_model_of_another_task_is_refused(tmp_path):
-    save(tmp_path, task="translation")
+    captioner = build_captioner(config())
+    save_captioner(tmp_path, captioner, config(), Vocabulary(WORDS), task="translation")
     with pytest.raises(ValueError, match="is a model for translation, and here one for captioning"):
         load_captioner(tmp_path)
 
@@ -401,9 +403,7 @@ def test_other_weights_in_place_of_the_captioners(tmp_path):
 
 def test_tensors_in_the_same_memory_or_in_another_order(tmp_path):
     shared = torch.arange(6.0).view(2, 3)
-    found = folders.on_host(
-        {"a": shared, "b": shared, "c": shared.T, "d": shared[0], "e": shared[1]}
-    )
+    found = on_host({"a": shared, "b": shared, "c": shared.T, "d": shared[0], "e": shared[1]})
     save_file(found, tmp_path / "file")
     loaded = load_file(tmp_path / "file")
     assert torch.equal(loaded["a"], shared)

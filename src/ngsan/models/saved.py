@@ -9,8 +9,9 @@ from torch import Tensor
 from ngsan.config import CaptionerConfig, ModelConfig
 from ngsan.models.build import build_captioner
 from ngsan.models.captioner import Captioner
-from ngsan.models.folder import CONFIG, WEIGHTS, check_fit, companion_file, read_model, write_model
+from ngsan.models.folder import CONFIG, WEIGHTS, companion_file, read_model, write_model
 from ngsan.models.rounded import delicate_weights, round_weights
+from ngsan.models.weights import check_fit
 from ngsan.text.vocabulary import Vocabulary
 
 TASK = "captioning"

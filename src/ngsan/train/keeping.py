@@ -17,8 +17,9 @@ from torch import Tensor
 from ngsan.config import TrainConfig
 from ngsan.durable import write_bytes
 from ngsan.models.captioner import Captioner
-from ngsan.models.folder import content_signature, copy_model, on_host
+from ngsan.models.folder import copy_model
 from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.weights import content_signature, on_host
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.progress import Best, Progress
 from ngsan.train.state import write_state
