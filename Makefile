@@ -43,7 +43,7 @@ chromium:
 	echo "installing Chromium" && $$as apt-get update -qq \
 		&& $$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium
 
-lint: $(VENV)/.installed-lint ## Check style and types
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
