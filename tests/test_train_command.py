@@ -24,7 +24,7 @@ def test_the_task_is_the_file_s_or_the_line_s(tmp_path):
     [
         ("task: captions\n", "task: 'captions' is not one of captioning"),
         ("task: [\n", "run.yaml: while parsing"),
-        ("task: captioning\nmodle: {}\n", "modle"),
+        ("task: captioning\nmodle: {layers: 2}\n", "modle"),
     ],
 )
 def test_a_wrong_file_is_told(tmp_path, capsys, content, told):
