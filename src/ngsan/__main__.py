@@ -14,6 +14,7 @@ COMMANDS = {
     "extract": "make features of image files with a backbone or a detector",
     "pack": "write a model small, for use with PyTorch and without it",
     "plot": "draw figures: metrics by epoch",
+    "reproduce": "rerun a table or figure of the paper",
     "score": "score a file of captions against references, or check a submission",
     "serve": "serve the studio, a page and an API that caption photographs",
     "train": "train a captioner, by cross-entropy and then self-critically",

@@ -65,6 +65,25 @@ def write_unseen(path: Path, content: bytes, *, name: str | Path | None = None) 
         os.fsync(file.fileno())
 
 
+def append_line(path: str | Path, line: str) -> None:
+    """Adds a line to a text file, which is made if need be, and sends it to the disk.
+
+    What a kill left of a line before is removed.
+
+    Args:
+        path: The file, which has one writer at a time.
+        line: Without the end of line.
+    """
+    path = Path(path)
+    make_folder(path.parent)
+    with _naming(path), path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def flush(path: str | Path) -> None:
     """Sends a file's content to the disk."""
     with Path(path).open("rb") as file, _naming(Path(path)):

@@ -97,7 +97,7 @@ def plot_curves(curves: Mapping[str, Sequence[Curve]], to: str | Path, *, title:
     to = check_ending(to)
     if not curves:
         raise ValueError("there is no curve to draw")
-    figure = _figure(4.8 * len(curves), 3.6)
+    figure = new_figure(4.8 * len(curves), 3.6)
     panels = [figure.add_subplot(1, len(curves), index + 1) for index in range(len(curves))]
     for panel, (metric, runs) in zip(panels, curves.items(), strict=True):
         for run, marker in zip(runs, "os^Dv*XP" * len(runs), strict=False):
@@ -110,8 +110,7 @@ def plot_curves(curves: Mapping[str, Sequence[Curve]], to: str | Path, *, title:
             panel.legend()
     if title:
         figure.suptitle(title)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(to, dpi=150)
+    save_figure(figure, to, dpi=150)
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def plot_surfaces(
     if not rows:
         raise ValueError("there is no bias to draw")
     height = 1.35 * len(rows) + 1.1
-    figure = _figure(9.9, height)
+    figure = new_figure(9.9, height)
     scale, beyond = _scale(rows)
     signed = offsets[0] < 0
     halves = figure.subfigures(1, 3, width_ratios=(1, 0.96, 0.19))
@@ -187,8 +186,7 @@ def plot_surfaces(
     bar.outline.set_linewidth(0.5)
     if title:
         figure.suptitle(title, fontsize=11)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(to, dpi=200)
+    save_figure(figure, to, dpi=200)
 
 
 def _scale(rows: Sequence[SurfaceRow]) -> tuple[dict[str, Any], str]:
@@ -278,10 +276,16 @@ def check_ending(to: str | Path) -> Path:
     return to
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
     """A figure of a size in inches, made without a window, and without global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('figures need Matplotlib: pip install "ngsan[plots]"') from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, to: Path, *, dpi: int = 150) -> None:
+    """Writes a figure; its folder is made if need be."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(to, dpi=dpi)

@@ -20,6 +20,7 @@ from ngsan.config.training import (
     ValidationConfig,
     VisionConfig,
     photo_run,
+    reproduction_run,
     scene_run,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "from_dict",
     "photo_run",
     "read_yaml",
+    "reproduction_run",
     "run_class",
     "scene_run",
     "to_yaml",

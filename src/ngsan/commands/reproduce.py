@@ -1,0 +1,166 @@
+"""`ngsan reproduce`: the paper's tables and figures."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from ngsan.commands.command_line import Parser, config_parser, take_config
+from ngsan.commands.train_view import TrainView
+from ngsan.config import TrainConfig, reproduction_run
+from ngsan.durable import write_text
+from ngsan.reproduce.tables import TABLES, Row, Table
+
+DESCRIPTION = """Reruns a table or figure of the paper: makes the runs that the ledger lacks, then
+writes the table as Markdown, CSV and a figure. A run that was killed goes on. Runs that two tables
+have in common are made once."""
+
+_WEIGHTS = Table(
+    "weights",
+    "The geometric bias of a one-layer content-independent G-SAN",
+    "Appendix",
+    (Row("G-SAN, L = 1", {"norm": "none", "geometry": "content-independent", "layers": 1}),),
+)
+
+_EXAMPLES = "examples"
+
+_WIDE = 120
+"""Characters of a terminal that shows all columns."""
+
+_DISPENSABLE = ("M", "BLEU-1", "METEOR", "ROUGE-L")
+"""Columns that a narrower one does without; the files have them."""
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = config_parser(TrainConfig, "reproduce NAME", DESCRIPTION)
+    parser.set_defaults(dict(_flat(dataclasses.asdict(reproduction_run()))))
+    names = [*TABLES, _WEIGHTS.name, _EXAMPLES]
+    parser.add_argument("name", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
+    # Not --data, which is the section of a run.
+    parser.add_argument("--to", type=str, default="reproduction", help="the folder of all tables")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each row, seeds 0, 1, ...")
+    parser.add_argument("--rows", type=str, nargs="+", default=None, help="only these rows")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument(
+        "--report", action="store_true", help="make no runs, only the table of those finished"
+    )
+    parser.add_argument(
+        "--pictures", type=str, default=None, help="examples: a folder of the photographs"
+    )
+    return parser
+
+
+def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested keys as dotted ones."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", value
+
+
+def reproduce(config: TrainConfig, options: Any) -> None:
+    """Makes a table and shows it."""
+    from ngsan.reproduce.ledger import Ledger
+    from ngsan.reproduce.runs import wanted_runs
+
+    if not config.data.folder:
+        raise ValueError("data.folder: say which dataset: --data DIR")
+    if options.seeds < 1:
+        raise ValueError(f"seeds: {options.seeds} must be at least 1")
+    ledger = Ledger(options.to)
+    name = "models-cross-entropy" if options.name == _EXAMPLES else options.name
+    table = TABLES.get(name, _WEIGHTS)
+    rows = ["SAN", "G-SAN"] if options.name == _EXAMPLES else options.rows
+    seeds = range(1 if options.name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
+    wanted = wanted_runs(table, config, seeds, rows)
+    console = Console()
+    if not options.report:
+        _make(wanted, ledger, console, jobs=options.jobs, keep=table is _WEIGHTS)
+    if options.name == _EXAMPLES:
+        _write_examples(wanted, ledger, options, console)
+    elif table is _WEIGHTS:
+        _draw_weights(wanted[0].key, ledger.folder, console)
+    else:
+        _write_table(table, wanted, ledger, console)
+
+
+def _make(wanted: Any, ledger: Any, console: Console, *, jobs: int, keep: bool) -> None:
+    from ngsan.reproduce.making import make_runs
+
+    with TrainView(console) as view:
+
+        def on_run(run: Any, done: int, of: int) -> None:
+            text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
+            view.write({"event": "note", "text": text})
+
+        make_runs(wanted, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
+
+
+def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> None:
+    from ngsan.reproduce.figures import draw
+    from ngsan.reproduce.report import build_report, header, rows, to_csv, to_markdown
+
+    report = build_report(table, wanted, ledger)
+    if not report.lines:
+        raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}")
+    shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
+    heads = header(report)
+    narrow = console.width < _WIDE
+    kept = [number for number, head in enumerate(heads) if not (narrow and head in _DISPENSABLE)]
+    for number in kept:
+        shown.add_column(heads[number], justify="right" if number else "left", no_wrap=number > 0)
+    for cells in rows(report):
+        shown.add_row(*(cells[number] for number in kept))
+    console.print(shown)
+    base = Path(ledger.folder) / table.name
+    write_text(base.with_suffix(".md"), to_markdown(report))
+    write_text(base.with_suffix(".csv"), to_csv(report))
+    told = f"{base}.md, .csv"
+    try:
+        draw(report, base.with_suffix(".png"))
+        told += " and .png"
+    except ValueError as error:
+        console.print(str(error), highlight=False)
+    console.print(f"the table is in {told}", highlight=False)
+
+
+def _draw_weights(key: str, folder: Path, console: Console) -> None:
+    from ngsan.commands import plot_geometry
+    from ngsan.reproduce.runs import RUNS
+
+    model = folder / RUNS / key
+    if not model.is_dir():
+        raise ValueError(f"{model}: the run was removed; take another --to, to make it again")
+    plot_geometry.main([str(model), "--to", str(folder / f"{_WEIGHTS.name}.png")])
+
+
+def _write_examples(wanted: Any, ledger: Any, options: Any, console: Console) -> None:
+    from ngsan.data.dataset import CaptionDataset
+    from ngsan.data.pictures import PictureStore
+    from ngsan.reproduce.examples import choose_examples, examples_page
+
+    data = wanted[0].config.data
+    split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
+    written = {run.label: ledger.captions(run.key, split) for run in wanted}
+    dataset = CaptionDataset(data.folder, split, longest=data.longest)
+    references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+    pictures = None if options.pictures is None else PictureStore(options.pictures)
+    examples = choose_examples(written)
+    page = examples_page(examples, references, pictures, compared=len(dataset))
+    path = Path(ledger.folder) / f"{_EXAMPLES}.html"
+    write_text(path, page)
+    console.print(f"{len(examples)} images are in {path}", highlight=False)
+
+
+def main(arguments: list[str]) -> None:
+    """Reads the command line and runs the command."""
+    parser = make_parser()
+    # `--data DIR`, as for other commands, stands for the section's one key that must be given.
+    words = ["--data.folder" if word == "--data" else word for word in arguments]
+    options = parser.parse_args(words)
+    reproduce(take_config(parser, options, TrainConfig), options)

@@ -1,0 +1,92 @@
+"""Figures of tables: differences from the first row, lines over layers, curves over epochs."""
+
+from pathlib import Path
+from typing import Any
+
+from ngsan.plots import check_ending, new_figure, save_figure
+from ngsan.reproduce.report import Line, Report
+
+_OURS, _PAPER = "#a83c1b", "#3b5ba5"
+
+
+def draw(report: Report, path: str | Path) -> None:
+    """Draws a table; the figure's kind follows from what is in it.
+
+    Args:
+        report: The table, with at least one finished row.
+        path: The figure: .png, .pdf or .svg.
+
+    Raises:
+        ValueError: The file's ending is not known, or Matplotlib is missing.
+    """
+    to = check_ending(path)
+    figure = new_figure(7.0, 4.2)
+    axes = figure.add_subplot()
+    if report.table.name == "curve":
+        _curves(axes, report)
+    elif report.table.name == "layers":
+        _layers(axes, report)
+    else:
+        _differences(axes, report)
+    axes.set_title(f"{report.table.title} ({report.split})", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, to)
+
+
+def _differences(axes: Any, report: Report) -> None:
+    """CIDEr of each row less that of the first: ours with its spread, and the paper's."""
+    base = report.lines[0].cells["CIDEr"]
+    places = range(len(report.lines))
+    ours = [line.cells["CIDEr"].mean - base.mean for line in report.lines]
+    spread = [line.cells["CIDEr"].deviation or 0.0 for line in report.lines]
+    axes.axvline(0, color="0.8", linewidth=1, zorder=0)
+    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label="ours")
+    for place, line in zip(places, report.lines, strict=True):
+        for value in line.cells["CIDEr"].values:
+            axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
+    known = [
+        (cell.paper - base.paper, place)
+        for place, cell in enumerate(line.cells["CIDEr"] for line in report.lines)
+        if cell.paper is not None and base.paper is not None
+    ]
+    if known:
+        axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
+        axes.legend(frameon=False)
+    axes.set_yticks(places, [line.label for line in report.lines])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"CIDEr less that of {report.lines[0].label} ({base.mean:.1f})")
+
+
+def _layers(axes: Any, report: Report) -> None:
+    """CIDEr over the number of layers, a line a model."""
+    models: dict[str, list[tuple[int, Line]]] = {}
+    for line in report.lines:
+        model, _, layers = line.label.partition(", L = ")
+        models.setdefault(model, []).append((int(layers), line))
+    for (model, found), colour in zip(models.items(), (_PAPER, _OURS), strict=False):
+        cells = [line.cells["CIDEr"] for _, line in found]
+        axes.errorbar(
+            [layers for layers, _ in found],
+            [cell.mean for cell in cells],
+            yerr=[cell.deviation or 0.0 for cell in cells],
+            fmt="o-",
+            color=colour,
+            capsize=3,
+            label=model,
+        )
+    axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
+    axes.set_xlabel("layers, L")
+    axes.set_ylabel("CIDEr")
+    axes.legend(frameon=False)
+
+
+def _curves(axes: Any, report: Report) -> None:
+    """CIDEr on the validation split over the epochs, a line a seed."""
+    for line, colour in zip(report.lines, (_PAPER, _OURS), strict=False):
+        for number, curve in enumerate(line.curves):
+            label = line.label if number == 0 else None
+            epochs = range(1, len(curve) + 1)
+            axes.plot(epochs, curve, "o-", color=colour, label=label, markersize=3, alpha=0.8)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("CIDEr")
+    axes.legend(frameon=False)

@@ -1,0 +1,152 @@
+"""The ledger: a line for every finished run, so that a table is never paid for twice.
+
+A run is known by a key over all that decides its result: the configuration, the seed and what it
+learned from. Two tables that have a run in common share it.
+"""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ngsan.durable import append_line, write_bytes
+
+LEDGER = "ledger.jsonl"
+_CAPTIONS = "captions"
+
+
+def run_key(settings: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits that differ for other settings."""
+    text = json.dumps(settings, sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished phase of a run."""
+
+    key: str
+    """Of the run up to this phase."""
+
+    model: dict[str, Any]
+    """The configuration of the model."""
+
+    phase: str
+    """After which phase it was measured."""
+
+    seed: int
+    """Of the run."""
+
+    settings: dict[str, Any]
+    """All else that decides."""
+
+    data: dict[str, str]
+    """Signatures of what was learned from."""
+
+    parameters: int
+    """Numbers that were learned."""
+
+    metrics: dict[str, dict[str, float]]
+    """Scores by split and name."""
+
+    curve: list[float]
+    """CIDEr on the validation split after each epoch so far."""
+
+    seconds: float
+    """How long the run took."""
+
+    device: str
+    """Where."""
+
+    version: str
+    """Of this package."""
+
+
+class Ledger:
+    """The finished runs in a folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Reads the ledger; a last line that a kill cut short is passed over.
+
+        Raises:
+            ValueError: A line is damaged; names it.
+        """
+        self.folder = Path(folder)
+        self._path = self.folder / LEDGER
+        self._entries: dict[str, Entry] = {}
+        if not self._path.is_file():
+            return
+        lines = self._path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                entry = Entry(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                if number == len(lines):
+                    continue  # no end of line: it was being written when the run was killed
+                raise ValueError(f"{self._path}:{number}: damaged: {error}") from error
+            self._entries[entry.key] = entry
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a run is finished."""
+        return key in self._entries
+
+    def __getitem__(self, key: str) -> Entry:
+        """The finished run of a key."""
+        return self._entries[key]
+
+    def __len__(self) -> int:
+        """How many runs are finished."""
+        return len(self._entries)
+
+    def add(self, entry: Entry, captions: Mapping[str, "Written"]) -> None:
+        """Takes in a finished run.
+
+        Args:
+            entry: The run.
+            captions: What it wrote, by split.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        for split, written in captions.items():
+            path = self._captions(entry.key, split)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(asdict(written), ensure_ascii=False)
+            # Without a time in the header equal captions make equal files.
+            write_bytes(path, gzip.compress(text.encode(), mtime=0))
+        append_line(self._path, json.dumps(asdict(entry), sort_keys=True))
+        self._entries[entry.key] = entry
+
+    def captions(self, key: str, split: str) -> "Written":
+        """What a run wrote on a split.
+
+        Raises:
+            ValueError: The file is missing or damaged.
+        """
+        path = self._captions(key, split)
+        try:
+            return Written(**json.loads(gzip.decompress(path.read_bytes())))
+        except (OSError, EOFError, ValueError, TypeError) as error:
+            raise ValueError(f"{path}: damaged or missing: {error}") from error
+
+    def _captions(self, key: str, split: str) -> Path:
+        return self.folder / _CAPTIONS / f"{key}-{split}.json.gz"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run wrote on a split."""
+
+    ids: Sequence[str]
+    """The images."""
+
+    captions: Sequence[str]
+    """Of each."""
+
+    cider: Sequence[float]
+    """Of each."""

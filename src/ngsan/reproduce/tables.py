@@ -1,0 +1,148 @@
+"""What is in the paper's tables: rows of runs, and the paper's own values where we know them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ngsan.config import MODELS
+
+CROSS_ENTROPY = "cross-entropy"
+SELF_CRITICAL = "self-critical"
+
+CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
+"""What a table shows unless it says otherwise."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of a table."""
+
+    label: str
+    """As the table calls it."""
+
+    model: Mapping[str, Any]
+    """Keys of `CaptionerConfig` that differ from the base."""
+
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """The paper's values by metric, those that we know."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper."""
+
+    name: str
+    """As the command calls it."""
+
+    title: str
+    """What it shows."""
+
+    place: str
+    """Where the paper has it."""
+
+    rows: tuple[Row, ...]
+    """The models; the first is what the others are compared with."""
+
+    phase: str = CROSS_ENTROPY
+    """After which phase models are measured."""
+
+    split: str = "val"
+    """On what they are measured: figures that serve to choose come from the validation split."""
+
+    metrics: tuple[str, ...] = CAPTION_METRICS
+    """What is shown."""
+
+    def __post_init__(self) -> None:
+        """Checks that no two rows have one label."""
+        labels = [row.label for row in self.rows]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"table {self.name}: two rows have the same label")
+
+
+def _named(model: str, **more: Any) -> dict[str, Any]:
+    return {**MODELS[model], **more}
+
+
+_LAYERS = tuple(
+    Row(f"{label}, L = {layers}", _named(model, layers=layers))
+    for layers in (1, 2, 4, 6)
+    for label, model in (("SAN", "san"), ("N-SAN", "n-san"))
+)
+
+_MODELS = {"SAN": "san", "N-SAN": "n-san", "G-SAN": "g-san", "NG-SAN": "ng-san"}
+
+_PAPER_CIDER = {"SAN": 128.6, "N-SAN": 130.8, "G-SAN": 131.4, "NG-SAN": 132.1}
+"""Karpathy's test split, after self-critical learning."""
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table("layers", "SAN and N-SAN by the number of layers", "Table 1", _LAYERS),
+        Table(
+            "norms",
+            "The norm inside self-attention",
+            "Table 2",
+            (
+                Row("none (SAN)", _named("san")),
+                Row("layer norm", _named("san", norm="layer")),
+                Row("batch norm", _named("san", norm="batch")),
+                Row("instance norm with affine", _named("san", norm="instance-affine")),
+                Row("instance norm (N-SAN)", _named("n-san")),
+            ),
+        ),
+        Table(
+            "query-key",
+            "What is normalised",
+            "Table 3",
+            (
+                Row("neither (SAN)", _named("san")),
+                Row("query (N-SAN)", _named("n-san")),
+                Row("key", _named("n-san", norm_of="key")),
+                Row("query and key", _named("n-san", norm_of="both")),
+            ),
+        ),
+        Table(
+            "geometry",
+            "The geometric bias",
+            "Table 4",
+            (
+                Row("none (SAN)", _named("san")),
+                Row("absolute", _named("san", geometry="absolute")),
+                Row("content-independent", _named("san", geometry="content-independent")),
+                Row("key-dependent", _named("san", geometry="key")),
+                Row("query-dependent (G-SAN)", _named("g-san")),
+                Row("relation network", _named("san", geometry="relation")),
+                Row(
+                    "content-independent + query + key",
+                    _named("san", geometry="content-independent+query+key"),
+                ),
+                Row("query-dependent, signed", _named("g-san", signed_geometry=True)),
+            ),
+        ),
+        Table(
+            "models-cross-entropy",
+            "The four models after cross-entropy",
+            "Table 5",
+            tuple(Row(label, _named(model)) for label, model in _MODELS.items()),
+            split="test",
+        ),
+        Table(
+            "models",
+            "The four models after self-critical learning",
+            "Table 5",
+            tuple(
+                Row(label, _named(model), {"CIDEr": _PAPER_CIDER[label]})
+                for label, model in _MODELS.items()
+            ),
+            phase=SELF_CRITICAL,
+            split="test",
+        ),
+        Table(
+            "curve",
+            "One-layer SAN and N-SAN by epoch",
+            "Figure 3",
+            tuple(Row(label, _named(_MODELS[label], layers=1)) for label in ("SAN", "N-SAN")),
+        ),
+    )
+}
+"""The tables by name."""

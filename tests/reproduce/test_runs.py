@@ -1,0 +1,280 @@
+"""Tables of tiny runs on the built-in scenes: made, killed, taken up, reported."""
+
+import csv
+import dataclasses
+import io
+import json
+import statistics
+
+import pytest
+
+from ngsan.__main__ import main
+from ngsan.config import (
+    CaptionerConfig,
+    CrossEntropyConfig,
+    DataConfig,
+    MachineConfig,
+    RateConfig,
+    SelfCriticalConfig,
+    TrainConfig,
+    reproduction_run,
+)
+from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.reproduce.examples import choose_examples, examples_page
+from ngsan.reproduce.ledger import LEDGER, Ledger, Written
+from ngsan.reproduce.making import make_runs
+from ngsan.reproduce.report import build_report, to_csv, to_markdown
+from ngsan.reproduce.runs import add_all, make_run, wanted_runs
+from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL, TABLES, Row, Table
+
+
+class KilledError(BaseException):
+    """What no part of a run reckons with."""
+
+
+TABLE = Table(
+    "small",
+    "Two models",
+    "nowhere",
+    (
+        Row("SAN", {"norm": "none", "geometry": "none"}, {"CIDEr": 128.6}),
+        Row("N-SAN", {"norm": "instance", "geometry": "none"}, {"CIDEr": 130.8}),
+    ),
+    phase=SELF_CRITICAL,
+    split="test",
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    sizes = {"train": 64, "val": 12, "test": 12}
+    write_scene_folder(folder, sample_splits(sizes, fewest=2, most=2, seed=1), scene_vocabulary())
+    return folder
+
+
+def base(data, **changes):
+    phase = {"epochs": 1, "batch_size": 16, "clip_value": 0.0, "clip_norm": 1.0}
+    rate = RateConfig("constant", 5e-3, 0.0)
+    parts = {
+        "model": CaptionerConfig(dim=16, heads=2, hidden_dim=16, layers=1, dropout=0.0),
+        "data": DataConfig(folder=str(data)),
+        "cross_entropy": CrossEntropyConfig(rate=rate, **{**phase, "epochs": 2}),
+        "self_critical": SelfCriticalConfig(rate=rate, **phase),
+        "machine": MachineConfig(device="cpu", threads=1, save_seconds=0.0),
+    }
+    return TrainConfig(**{**parts, **changes})
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    """The table's runs with two seeds."""
+    ledger = Ledger(tmp_path_factory.mktemp("made"))
+    make_runs(wanted_runs(TABLE, base(data), range(2)), ledger)
+    return ledger
+
+
+def without_times(ledger):
+    lines = [json.loads(line) for line in (ledger.folder / LEDGER).read_text().splitlines()]
+    found = {line["key"]: {**line, "seconds": 0} for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_the_ledger_has_every_run_after_each_phase(made, data):
+    assert len(made) == 2 * 2 * 2
+    for run in wanted_runs(TABLE, base(data), range(2)):
+        for phase in (CROSS_ENTROPY, SELF_CRITICAL):
+            entry = made[run.key_after(phase)]
+            assert (entry.phase, entry.seed) == (phase, run.config.seed)
+            assert set(entry.metrics) == {"val", "test"}
+            assert len(entry.curve) == (2 if phase == CROSS_ENTROPY else 3)
+            written = made.captions(entry.key, "test")
+            # CIDEr of a set is the mean of its images.
+            assert entry.metrics["test"]["CIDEr"] == pytest.approx(
+                statistics.mean(written.cider), abs=0.01
+            )
+    assert not list((made.folder / "runs").iterdir())
+
+
+def test_a_table_of_cross_entropy_finds_the_first_phase_of_a_longer_run(made, data):
+    shorter = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
+    wanted = wanted_runs(shorter, base(data), range(2))
+    assert all(run.config.self_critical.epochs == 0 for run in wanted)
+    assert all(run.key in made for run in wanted)
+
+
+def test_another_recipe_seed_or_model_is_another_run(data):
+    (run, *_) = wanted_runs(TABLE, base(data), [0])
+    others = [
+        wanted_runs(TABLE, base(data), [1])[0],
+        wanted_runs(TABLE, base(data), [0])[1],
+        wanted_runs(
+            TABLE,
+            base(data, self_critical=dataclasses.replace(base(data).self_critical, samples=3)),
+            [0],
+        )[0],
+    ]
+    assert run.key not in {other.key for other in others}
+    assert others[2].key_after(CROSS_ENTROPY) == run.key_after(CROSS_ENTROPY)
+    quick = dataclasses.replace(base(data), machine=MachineConfig(device="cpu", log_steps=3))
+    assert wanted_runs(TABLE, quick, [0])[0].key == run.key
+
+
+@pytest.mark.parametrize("step", [1, 6, 10])
+def test_a_run_that_was_killed_goes_on_and_ends_alike(made, data, tmp_path, step):
+    ledger = Ledger(tmp_path)
+    wanted = wanted_runs(TABLE, base(data), [0])
+
+    def listen(entry):
+        if entry["event"] == "checkpoint" and entry["step"] >= step:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        make_runs(wanted, ledger, listen=listen)
+    assert len(ledger) == 0
+    again = Ledger(tmp_path)
+    told = []
+    make_runs(wanted, again, listen=told.append)
+    assert any(entry.get("resumed_at") for entry in told)
+    whole = without_times(made)
+    assert {key: whole[key] for key in without_times(again)} == without_times(again)
+
+
+def test_several_runs_at_a_time_are_the_same(made, data, tmp_path):
+    ledger = Ledger(tmp_path)
+    wanted = wanted_runs(TABLE, base(data), [0])
+    done = []
+    make_runs(wanted, ledger, jobs=2, on_run=lambda run, number, of: done.append((number, of)))
+    assert done == [(1, 2), (2, 2)]
+    whole = without_times(made)
+    assert {key: whole[key] for key in without_times(ledger)} == without_times(ledger)
+
+
+def test_finished_runs_are_not_made_again(made, data):
+    before = (made.folder / LEDGER).read_bytes()
+    make_runs(wanted_runs(TABLE, base(data), range(2)), made, listen=pytest.fail)
+    assert (made.folder / LEDGER).read_bytes() == before
+    (run, *_) = wanted_runs(TABLE, base(data), [0])
+    add_all(made, [(made[run.key], {})])
+    assert (made.folder / LEDGER).read_bytes() == before
+
+
+def test_the_report_is_what_the_ledger_says(made, data):
+    wanted = wanted_runs(TABLE, base(data), range(3))
+    report = build_report(TABLE, wanted, made)
+    assert report.missing == 2
+    assert [line.label for line in report.lines] == ["SAN", "N-SAN"]
+    entries = [json.loads(line) for line in (made.folder / LEDGER).read_text().splitlines()]
+    for line, norm in zip(report.lines, ("none", "instance"), strict=True):
+        values = [
+            entry["metrics"]["test"]["CIDEr"]
+            for entry in sorted(entries, key=lambda entry: entry["seed"])
+            if entry["phase"] == SELF_CRITICAL and entry["model"]["norm"] == norm
+        ]
+        cell = line.cells["CIDEr"]
+        assert list(cell.values) == values
+        assert cell.mean == pytest.approx(statistics.mean(values))
+        assert cell.deviation == pytest.approx(statistics.stdev(values))
+    text = to_markdown(report)
+    assert "| N-SAN | 0.0 | 2 |" in text
+    assert "| 130.8 |" in text
+    assert "2 runs are not finished" in text
+    table = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert len(table) == 2 * 2 * len(TABLE.metrics)
+    first = next(row for row in table if row["metric"] == "CIDEr" and row["seed"] == "1")
+    assert float(first["value"]) == report.lines[0].cells["CIDEr"].values[1]
+
+
+def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys):
+    options = [
+        "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--cross_entropy.epochs=1",
+        "--cross_entropy.batch_size=32", "--machine.device=cpu", "--machine.threads=1",
+    ]  # fmt: skip
+    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path), "--seeds", "1"]
+    assert main([*line, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "One-layer SAN and N-SAN by epoch" in shown
+    for ending in ("md", "csv", "png"):
+        assert (tmp_path / f"curve.{ending}").stat().st_size > 50
+    assert main([*line, *options, "--report"]) == 0
+    assert "is in the ledger" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["layers"], "say which dataset: --data DIR"),
+        (["layers", "--data", "DATA", "--seeds", "0"], "seeds: 0 must be at least 1"),
+        (["layers", "--data", "DATA", "--rows", "SAM"], "table layers has no row 'SAM'"),
+        (["layers", "--data", "DATA", "--report"], "no run of table layers is finished"),
+        (["models", "--data", "DATA", "--self_critical.epochs=0"], "leaves out what table models"),
+        (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
+        (["layers", "--data", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
+    words = [str(data) if word == "DATA" else word for word in words]
+    assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_every_table_can_be_built(data):
+    for table in TABLES.values():
+        wanted = wanted_runs(table, reproduction_run_on(data), [0])
+        assert [run.label for run in wanted] == [row.label for row in table.rows]
+        assert len({run.key for run in wanted}) == len(wanted)
+
+
+def reproduction_run_on(data):
+    return dataclasses.replace(reproduction_run(), data=DataConfig(folder=str(data)))
+
+
+def test_tables_share_their_runs(data):
+    keys = {
+        name: {run.label: run.key for run in wanted_runs(table, reproduction_run_on(data), [0])}
+        for name, table in TABLES.items()
+    }
+    assert (
+        keys["layers"]["SAN, L = 4"]
+        == keys["norms"]["none (SAN)"]
+        == keys["geometry"]["none (SAN)"]
+    )
+    assert keys["norms"]["instance norm (N-SAN)"] == keys["query-key"]["query (N-SAN)"]
+    assert keys["models-cross-entropy"]["G-SAN"] == keys["geometry"]["query-dependent (G-SAN)"]
+
+
+def test_examples_are_images_with_other_relations():
+    written = {
+        "SAN": Written(
+            ["1", "2", "3"], ["a dog on a bed", "a cat", "a cup by a <b>"], [10, 20, 30]
+        ),
+        "G-SAN": Written(
+            ["1", "2", "3"], ["a dog under a bed", "a cow", "a cup on it"], [50, 0, 20]
+        ),
+    }
+    found = choose_examples(written)
+    assert [example.image for example in found] == ["1", "3"]
+    page = examples_page(found, {"1": ["a dog & a bed"]}, None, compared=3)
+    assert "<b>under</b>" in page
+    assert "a cup <b>by</b> a &lt;b&gt;" in page
+    assert "a dog &amp; a bed" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_of_many_examples_half_are_won_by_either():
+    ids = [str(number) for number in range(100)]
+    written = {
+        "SAN": Written(ids, ["a dog on it"] * 100, [50.0] * 100),
+        "G-SAN": Written(ids, ["a dog by it"] * 100, [float(number) for number in range(100)]),
+    }
+    found = [int(example.image) for example in choose_examples(written, most=10)]
+    assert found == [99, 98, 97, 96, 95, 0, 1, 2, 3, 4]
+
+
+def test_a_run_may_keep_its_folder(data, tmp_path):
+    (run, *_) = wanted_runs(dataclasses.replace(TABLE, phase=CROSS_ENTROPY), base(data), [0])
+    found = make_run(run, tmp_path, keep=True)
+    assert [entry.phase for entry, _ in found] == [CROSS_ENTROPY]
+    assert (tmp_path / "runs" / run.key / "model.safetensors").is_file()
