@@ -30,7 +30,7 @@ _EXAMPLES = "examples"
 _WIDE = 120
 """Characters of a terminal that shows all columns."""
 
-_DISPENSABLE = ("M", "BLEU-1", "METEOR", "ROUGE-L")
+_DISPENSABLE = ("M", "BLEU-1", "BLEU-4", "METEOR", "ROUGE-L")
 """Columns that a narrower one does without; the files have them."""
 
 
@@ -113,7 +113,7 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> No
     narrow = console.width < _WIDE
     kept = [number for number, head in enumerate(heads) if not (narrow and head in _DISPENSABLE)]
     for number in kept:
-        shown.add_column(heads[number], justify="right" if number else "left", no_wrap=number > 0)
+        shown.add_column(heads[number], justify="right" if number else "left", no_wrap=True)
     for cells in rows(report):
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
