@@ -87,6 +87,7 @@ def _curves(axes: Any, report: Report) -> None:
             label = line.label if number == 0 else None
             epochs = range(1, len(curve) + 1)
             axes.plot(epochs, curve, "o-", color=colour, label=label, markersize=3, alpha=0.8)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel("CIDEr")
     axes.legend(frameon=False)
