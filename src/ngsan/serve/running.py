@@ -1,6 +1,7 @@
 """The server's life: it listens, cuts off who is too slow, and stops without losing requests."""
 
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -9,12 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import h11
 import uvicorn
 from fastapi import FastAPI
+from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ngsan.serve.front import LOG, Presence
@@ -214,6 +217,7 @@ def leave() -> NoReturn:
 
 def _set_up_log(settings: ServeSettings) -> None:
     """One line a request to standard error; of uvicorn only what is wrong with the server."""
+    _hush_libtiff()
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     LOG.handlers[:] = [handler]
@@ -223,3 +227,16 @@ def _set_up_log(settings: ServeSettings) -> None:
     of_uvicorn.handlers[:] = [handler]
     of_uvicorn.propagate = False
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+
+def _hush_libtiff() -> None:
+    """Keeps back what the library of TIFF writes to standard error about damaged files, past Python.
+
+    Its symbols are found through the part of Pillow that needs it, where they can be.
+    """
+    with suppress(OSError, AttributeError):
+        pillow = ctypes.CDLL(cast(Any, Image.core).__file__)
+        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+            hush = getattr(pillow, name)
+            hush.argtypes, hush.restype = [ctypes.c_void_p], ctypes.c_void_p
+            hush(None)
