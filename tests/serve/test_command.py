@@ -10,6 +10,8 @@ import pytest
 
 from ngsan.__main__ import main
 from ngsan.commands import serve as command
+from ngsan.export.loading import SHIPPED
+from ngsan.serve.desk import PhotoModelCard
 from ngsan.serve.settings import ServeSettings
 
 
@@ -73,6 +75,21 @@ def test_wrong_command_lines(words, said, monkeypatch, capsys):
     monkeypatch.delenv(command.TOKEN, raising=False)
     assert main(["serve", "--port", "0", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_damaged_files_are_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv(command.TOKEN, raising=False)
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in SHIPPED.iterdir():
+        (model / file.name).symlink_to(file)
+    (model / "metrics.json").unlink()
+    (model / "metrics.json").write_bytes(b"\xff{")
+    with pytest.raises(ValueError, match="metrics.json: damaged"):
+        PhotoModelCard.open(ServeSettings(model=str(model)))
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    assert main(["serve", "--token-file", str(tmp_path / "token")]) == 2
+    assert f"{tmp_path / 'token'} is no text" in capsys.readouterr().err
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):

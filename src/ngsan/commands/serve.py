@@ -63,7 +63,10 @@ def _token(given: str | None, file: str | None) -> str | None:
     if given is not None and file is not None:
         raise ValueError("--token and --token-file: give one of them")
     if file is not None:
-        return Path(file).read_text(encoding="utf-8").strip()
+        try:
+            return Path(file).read_text(encoding="utf-8").strip()
+        except ValueError:
+            raise ValueError(f"--token-file: {file} is no text in UTF-8") from None
     return given if given is not None else os.environ.get(TOKEN) or None
 
 
