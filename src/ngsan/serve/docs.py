@@ -110,9 +110,7 @@ def _kind(schema: _Schema, parts: _Schema) -> str:
         keys = schema.get("properties", {})
         return ", ".join(f"{key} ({_kind(value, parts)})" for key, value in keys.items())
     low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
-    if low is None and high is None:
-        return kind
-    if None in (low, high):
+    if low is None or high is None:
         return kind
     above = "above " if "exclusiveMinimum" in schema else ""
     return f"{kind}, {above}{_number(low)} to {_number(high)}"

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import h11
 import uvicorn
 from fastapi import FastAPI
-from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ngsan.serve.front import LOG, Presence
@@ -230,12 +230,12 @@ def _set_up_log(settings: ServeSettings) -> None:
 
 
 def _hush_libtiff() -> None:
-    """Keeps back what the library of TIFF writes to standard error about damaged files, past Python.
+    """Keeps back what the library of TIFF writes to standard error about damaged files.
 
-    Its symbols are found through the part of Pillow that needs it, where they can be.
+    It does so past Python. Its symbols are found through the part of Pillow that needs it.
     """
     with suppress(OSError, AttributeError):
-        pillow = ctypes.CDLL(cast(Any, Image.core).__file__)
+        pillow = ctypes.CDLL(import_module("PIL._imaging").__file__)
         for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
             hush = getattr(pillow, name)
             hush.argtypes, hush.restype = [ctypes.c_void_p], ctypes.c_void_p
