@@ -117,3 +117,13 @@ def test_it_ends_well_whatever_it_is_at(wait):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=20)
     assert (process.returncode, output, errors) == (0, b"stopped\n", b"")
+
+
+def test_it_ends_well_when_nobody_reads_what_it_says():
+    command = [sys.executable, "-m", "ngsan", "serve", "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert b"the studio is at" in process.stdout.readline()
+        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def serve(settings: ServeSettings) -> None:
         run(app, settings, taken, lambda: print(said, flush=True))
     finally:
         taken.close()
-    print("stopped", flush=True)
+    with suppress(OSError):  # whoever started it may not listen any more
+        print("stopped", flush=True)
     leave()
 
 

@@ -211,7 +211,8 @@ def leave() -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):
+                stream.flush()
     os._exit(0)
 
 
