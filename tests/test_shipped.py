@@ -1,5 +1,6 @@
 """The model that comes with the package, as users meet it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,16 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def captioner():
     return ngsan.load()
+
+
+def test_a_caption_leaves_nothing_in_the_users_folder(tmp_path):
+    """Nor do the libraries that are used keep counts there, to be sent to somebody."""
+    home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    dropped = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "CI", "GITHUB_ACTIONS")
+    outside = {name: value for name, value in os.environ.items() if name not in dropped}
+    command = [sys.executable, "-m", "ngsan", "caption", str(EXAMPLES[0].path)]
+    subprocess.run(command, env=outside | home, check=True, capture_output=True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_it_is_small():

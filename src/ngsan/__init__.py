@@ -3,6 +3,7 @@
 Public names are imported when first used, so `import ngsan` stays quick.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from ngsan.models import build_captioner as build_captioner
 
     __version__: str
+
+# Here, as it must be before ONNX Runtime is imported anywhere: that keeps counts of its use in a
+# file of the user's and sends them to its makers, unless told not to. Whoever wants that says 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
 

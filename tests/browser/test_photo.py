@@ -201,3 +201,55 @@ def test_a_token_is_asked_for_and_sent(visit):
     visitor.page.keyboard.press("Enter")
     visitor.until("document.getElementById('spoken').textContent !== ''")
     assert tokens == [None, "Bearer secret"]
+
+
+def test_a_wrong_token_is_said_to_be_wrong_whatever_its_letters(visit):
+    visitor = visit()
+    visitor.expected = ("401",)
+    page = visitor.page
+
+    def guard(route):
+        if route.request.headers.get("authorization") == "Bearer secret":
+            route.continue_()
+        else:
+            route.fulfill(status=401, body=json.dumps({"error": "a token is needed"}))
+
+    page.route("**/v1/caption", guard)
+    page.evaluate("document.getElementById('spoken').textContent = ''")
+    page.get_by_label("Cat", exact=True).click()
+    page.locator("#token").wait_for()
+    assert page.locator("#token-wrong").is_hidden()
+    for wrong in ("wrong", "ключ € 1"):
+        page.get_by_label("Token").fill(wrong)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        page.locator("#token-wrong").wait_for()
+    page.get_by_label("Token").fill("secret")
+    page.keyboard.press("Enter")
+    visitor.until("document.getElementById('spoken').textContent !== ''")
+
+
+def test_who_comes_back_when_the_server_does_finds_the_examples(visit):
+    visitor = visit("scene")
+    visitor.expected = ("ERR_FAILED",)
+    page = visitor.page
+    page.route("**/v1/examples", lambda route: route.abort())
+    page.get_by_role("tab", name="Photo").click()
+    page.locator("#photo-error").wait_for()
+    page.unroute("**/v1/examples")
+    page.get_by_role("tab", name="Scene").click()
+    page.get_by_role("tab", name="Photo").click()
+    visitor.until("document.querySelectorAll('#sentence .word').length > 0")
+    assert page.locator("#gallery button").count() > 3
+    assert page.locator("#photo-error").is_hidden()
+
+
+def test_a_long_name_leaves_room(visit):
+    visitor = visit()
+    name = "long " * 50 + "end.png"
+    content = PATHS["cat.jpg"].read_bytes()
+    visitor.new_caption(lambda: drop(visitor, content, name))
+    shown = visitor.text("#photo-credit")
+    assert len(shown) < 70
+    assert shown.startswith("long long")
+    assert shown.endswith("end.png")

@@ -163,3 +163,49 @@ def test_words_fade_what_they_do_not_look_at(visit):
     page.mouse.move(5, 5)
     faded = page.locator(".thing").evaluate_all("(all) => all.map((each) => each.style.opacity)")
     assert faded == ["", ""]
+
+
+def test_a_server_that_was_gone_leaves_no_stale_words(visit):
+    visitor = visit("scene")
+    visitor.expected = ("ERR_FAILED",)
+    page = visitor.page
+    visitor.said()
+    before = page.locator("#compare .said").all_inner_texts()
+    page.route("**/v1/scene", lambda route: route.abort())
+    page.locator(BALL).focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator("#scene-error").wait_for()
+    visitor.settled()
+    assert visitor.text("#scene-verdict") == ""
+    assert page.locator("#compare .truth").count() == 0
+    page.unroute("**/v1/scene")
+    page.keyboard.press("ArrowRight")
+    visitor.settled()
+    assert page.locator("#scene-error").is_hidden()
+    assert page.locator("#compare .said").all_inner_texts() == before
+
+
+def test_only_a_move_can_be_noticed(visit):
+    """A model without geometry sees that there is something new, which is no move."""
+    visitor = visit("scene")
+    page = visitor.page
+    page.get_by_role("button", name="Inside").click()
+    visitor.said()
+    page.get_by_role("button", name="Add a star").click()
+    visitor.said()
+    assert "notice" not in visitor.text("#compare").lower()
+    page.get_by_role("button", name="Mirror the scene left to right").click()
+    visitor.said()
+    assert "has not noticed the move" in page.locator("#compare button").first.inner_text()
+
+
+def test_another_mouse_button_resizes_nothing(visit):
+    """Of a press that opens a menu, a browser tells no end."""
+    visitor = visit("scene")
+    page = visitor.page
+    page.locator(BALL).click()
+    press = {"button": 2, "pointerId": 1, "bubbles": True}
+    page.locator(".handle").first.dispatch_event("pointerdown", press)
+    x, y = visitor.centre(page.locator("#board svg"))
+    page.mouse.click(x, y)
+    assert page.locator(".handle").count() == 0

@@ -176,6 +176,8 @@ WRONG_JSON = [
     ('{"image": "YWJj", "beam": "3"}', 422, "beam: '3' is not a whole number"),
     ('{"image": "YWJj", "beam": true}', 422, "beam: True is not a whole number"),
     ('{"image": "YWJj", "length_penalty": 1e999}', 422, "not a number"),
+    (f'{{"image": "YWJj", "beam": 1{"0" * 400}}}', 422, "is above 16"),
+    (f'{{"image": "YWJj", "seed": -1{"0" * 400}, "sample": 1}}', 422, "is below -9"),
     ('{"image": "YWJj", "prefix": "\\ud800"}', 422, "is not a word"),
     ('{"image": "YWJj", "\\ud800": 1}', 422, "no option"),
     (json.dumps({"images": ["YWJj"] * 17}), 422, "17 photographs are more than 16"),

@@ -10,6 +10,8 @@ import pytest
 
 from ngsan.__main__ import main
 from ngsan.commands import serve as command
+from ngsan.export.loading import SHIPPED
+from ngsan.serve.desk import PhotoModelCard
 from ngsan.serve.settings import ServeSettings
 
 
@@ -75,6 +77,21 @@ def test_wrong_command_lines(words, said, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_damaged_files_are_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv(command.TOKEN, raising=False)
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in SHIPPED.iterdir():
+        (model / file.name).symlink_to(file)
+    (model / "metrics.json").unlink()
+    (model / "metrics.json").write_bytes(b"\xff{")
+    with pytest.raises(ValueError, match="metrics.json: damaged"):
+        PhotoModelCard.open(ServeSettings(model=str(model)))
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    assert main(["serve", "--token-file", str(tmp_path / "token")]) == 2
+    assert f"{tmp_path / 'token'} is no text" in capsys.readouterr().err
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert main(["serve", "--port", "0"]) == 2
@@ -100,3 +117,13 @@ def test_it_ends_well_whatever_it_is_at(wait):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=20)
     assert (process.returncode, output, errors) == (0, b"stopped\n", b"")
+
+
+def test_it_ends_well_when_nobody_reads_what_it_says():
+    command = [sys.executable, "-m", "ngsan", "serve", "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert b"the studio is at" in process.stdout.readline()
+        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""

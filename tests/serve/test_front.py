@@ -121,6 +121,8 @@ def test_names_that_it_answers_to(settings, host, status):
         ({"origin": "null"}, 400),
         ({"origin": "http://[::1"}, 400),
         ({"sec-fetch-site": "cross-site"}, 400),
+        ({"sec-fetch-site": "same-site"}, 400),
+        ({"sec-fetch-site": "none"}, 200),
     ],
 )
 def test_pages_of_other_sites_are_refused(app, headers, status):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ngsan.serve import reading
 from ngsan.serve.options import options
 from ngsan.serve.settings import ServeSettings
 from tests.serve.stand_in import PLAIN, ask, client_of, file_of, make_app
@@ -112,6 +113,17 @@ def test_many_frames_are_not_decoded():
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
     assert ask(make_app(), "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
+
+
+def test_memory_of_a_large_picture_is_given_back(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(reading, "_give_memory_back", lambda: given_back.append(True))
+    app = make_app()
+    for side, times in ((64, 0), (3200, 1)):
+        file = io.BytesIO()
+        Image.new("L", (side, side)).save(file, "PNG", compress_level=1)
+        assert ask(app, "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
+        assert len(given_back) == times
 
 
 APP = make_app()

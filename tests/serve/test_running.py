@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 import signal
 import socket
 import time
@@ -191,6 +192,20 @@ def test_ctrl_c_without_requests_ends_at_once():
         output, errors = process.communicate(timeout=10)
         assert (process.returncode, output, errors) == (0, "stopped\n", "")
         assert time.monotonic() - start < 3
+
+
+def test_nothing_but_a_line_a_request_is_logged():
+    """Also of files about which a decoder has something to say."""
+    original = bytearray(file_of(kind="TIFF", compression="tiff_lzw"))
+    with server() as process:
+        for place in range(8, len(original), 40):
+            damaged = bytes(original[:place] + b"\xff" * 30 + original[place + 30 :])
+            httpx.post(f"{process.address}v1/caption", files={"image": damaged})
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    lines = errors.splitlines()
+    assert len(lines) > 3
+    assert all(re.fullmatch(r"\S+ \S+ POST /v1/caption \d+ \d+ ms", line) for line in lines)
 
 
 def test_the_time_to_stop_is_bounded():

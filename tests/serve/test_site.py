@@ -103,6 +103,9 @@ def test_the_page_about_the_api_needs_no_other_host(app):
     assert all(address.startswith("/") for address in loaded)
     assert "<script" not in text
     assert "style=" not in text
+    assert "integer, 1 to 16<" in text
+    assert "number, 0.01 to 100<" in text
+    assert "9,007,199,254,740,991<" in text
     style = ask(app, "GET", "/docs.css")
     assert style.headers["content-type"] == "text/css; charset=utf-8"
     assert "url(" not in style.text

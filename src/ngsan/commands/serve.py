@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def serve(settings: ServeSettings) -> None:
         run(app, settings, taken, lambda: print(said, flush=True))
     finally:
         taken.close()
-    print("stopped", flush=True)
+    with suppress(OSError):  # whoever started it may not listen any more
+        print("stopped", flush=True)
     leave()
 
 
@@ -63,7 +65,10 @@ def _token(given: str | None, file: str | None) -> str | None:
     if given is not None and file is not None:
         raise ValueError("--token and --token-file: give one of them")
     if file is not None:
-        return Path(file).read_text(encoding="utf-8").strip()
+        try:
+            return Path(file).read_text(encoding="utf-8").strip()
+        except ValueError:
+            raise ValueError(f"--token-file: {file} is no text in UTF-8") from None
     return given if given is not None else os.environ.get(TOKEN) or None
 
 

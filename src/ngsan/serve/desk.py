@@ -46,7 +46,9 @@ class PhotoModelCard:
             raise ValueError(f"model: {folder} is a model of regions and not of photographs")
         boxes = cell_boxes(captioner.image_size).tolist()
         grid = len({box[1] for box in boxes}), len({box[0] for box in boxes})
-        return cls(folder.resolve().name, folder, captioner, grid)
+        card = cls(folder.resolve().name, folder, captioner, grid)
+        card.about()  # now, as it fails if one of the files is damaged
+        return card
 
     def about(self) -> dict[str, Any]:
         """What `/v1/models` says of it."""
@@ -66,7 +68,10 @@ class PhotoModelCard:
         path = self.folder / name
         if not path.is_file():
             return None
-        content = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged: {error}") from None
         return content if isinstance(content, dict) else None
 
 

@@ -110,10 +110,15 @@ def _kind(schema: _Schema, parts: _Schema) -> str:
         keys = schema.get("properties", {})
         return ", ".join(f"{key} ({_kind(value, parts)})" for key, value in keys.items())
     low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
-    if low is None and high is None:
+    if low is None or high is None:
         return kind
     above = "above " if "exclusiveMinimum" in schema else ""
-    return f"{kind}, {above}{low:,} to {high:,}" if None not in (low, high) else kind
+    return f"{kind}, {above}{_number(low)} to {_number(high)}"
+
+
+def _number(value: float) -> str:
+    """A bound as people write it; bounds of whole numbers come as floats."""
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:

@@ -158,11 +158,11 @@ def read_value(name: str, value: Any, option: Option, texts: bool) -> Value:
             raise ValueError(f"{name}: {len(made):,} letters are more than {option.most:,.0f}")
     elif not isinstance(made, bool):
         if option.least is not None and made < option.least:
-            raise ValueError(f"{name}: {made:g} is below {option.least:g}")
+            raise ValueError(f"{name}: {_number(made)} is below {option.least:g}")
         if option.most is not None and made > option.most:
-            raise ValueError(f"{name}: {made:g} is above {option.most:g}")
+            raise ValueError(f"{name}: {_number(made)} is above {option.most:g}")
         if option.above is not None and made <= option.above:
-            raise ValueError(f"{name}: {made:g} is not above {option.above:g}")
+            raise ValueError(f"{name}: {_number(made)} is not above {option.above:g}")
     return made
 
 
@@ -195,6 +195,11 @@ def _read_text(text: str, kind: type) -> Value | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _number(value: int | float) -> str:
+    """A number as it is told; a whole one may be too large for a float."""
+    return f"{value:g}" if isinstance(value, float) else _short(value)
 
 
 def _short(value: Any) -> str:

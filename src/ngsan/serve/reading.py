@@ -8,7 +8,6 @@ import base64
 import binascii
 import ctypes
 import json
-import math
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -130,12 +129,12 @@ def _decode(image: bytes, size: int, most_pixels: int) -> Square | ImageError:
         try:
             # A large JPEG may be decoded at a fraction of its size, as `ngsan caption` does it.
             picture = open_picture(image, most_pixels=most_pixels, near=2 * size)
-            made, held = to_square(picture.image, size), math.prod(picture.image.size)
+            made = to_square(picture.image, size)
             width, height = picture.size
             del picture
         except ImageError as error:
             return error
-        if held > _MANY_PIXELS:
+        if width * height > _MANY_PIXELS:  # of the file: what is left of it by now is small
             _give_memory_back()
         return Square(made, width, height)
 

@@ -1,6 +1,7 @@
 """The server's life: it listens, cuts off who is too slow, and stops without losing requests."""
 
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -9,6 +10,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -208,12 +211,14 @@ def leave() -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):
+                stream.flush()
     os._exit(0)
 
 
 def _set_up_log(settings: ServeSettings) -> None:
     """One line a request to standard error; of uvicorn only what is wrong with the server."""
+    _hush_libtiff()
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     LOG.handlers[:] = [handler]
@@ -223,3 +228,16 @@ def _set_up_log(settings: ServeSettings) -> None:
     of_uvicorn.handlers[:] = [handler]
     of_uvicorn.propagate = False
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+
+def _hush_libtiff() -> None:
+    """Keeps back what the library of TIFF writes to standard error about damaged files.
+
+    It does so past Python. Its symbols are found through the part of Pillow that needs it.
+    """
+    with suppress(OSError, AttributeError):
+        pillow = ctypes.CDLL(import_module("PIL._imaging").__file__)
+        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+            hush = getattr(pillow, name)
+            hush.argtypes, hush.restype = [ctypes.c_void_p], ctypes.c_void_p
+            hush(None)

@@ -8,9 +8,7 @@ from ngsan.data.synthetic.scene import COLOURS, SHAPES
 from ngsan.serve.looking import OPTIONS
 from ngsan.serve.options import options
 from ngsan.serve.settings import ServeSettings
-
-MOST_THINGS = 8
-"""Things of a scene."""
+from ngsan.studio.things import MOST_THINGS, SMALLEST
 
 _DOTS = (
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGP4z8DAAMIM/////8/AwAAAR+oH+pLW"
@@ -118,7 +116,7 @@ class Explanation(_Shape):
 
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Size = Annotated[float, Field(ge=0.001, le=1, allow_inf_nan=False)]
+Size = Annotated[float, Field(ge=SMALLEST, le=1, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0, le=1000)]
 SceneModelName = Literal["san", "n-san", "g-san", "ng-san", "g-san-ci"]
 BiasModelName = Literal["g-san", "ng-san", "g-san-ci"]

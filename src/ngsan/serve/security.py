@@ -63,7 +63,8 @@ class Guard:
             return problem(400, "This server does not answer to that name; see --hosts.")
         origin = headers.get("origin")
         other = origin is not None and origin.lower().partition("://")[2] != host.lower()
-        other |= headers.get("sec-fetch-site") == "cross-site"
+        # Another port of the same name is of the same site, and a page of its own all the same.
+        other |= headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if other and path.startswith(_GUARDED):  # a link to the page is no harm
             return problem(400, "Pages of other sites may not use this server.")
         if self._token is not None and path.startswith(_GUARDED) and not self._knows(headers):

@@ -23,9 +23,12 @@ const pause = (seconds, signal) => new Promise((resolve, reject) => {
 /** Asks for the token of a server that wants one; it is kept in memory only. */
 const askToken = () => new Promise((resolve) => {
   const dialog = byId("token");
+  byId("token-wrong").hidden = !token;
   dialog.returnValue = "";
   dialog.addEventListener("close", () => {
-    const given = dialog.returnValue === "use" ? byId("token-value").value.trim() : "";
+    const text = byId("token-value").value.trim();
+    // A header takes no other letters; a question mark makes it a token that is wrong.
+    const given = dialog.returnValue === "use" ? text.replace(/[^!-~]/g, "?") : "";
     byId("token-value").value = "";
     resolve(given);
   }, { once: true });

@@ -174,6 +174,7 @@ export class Board {
 
   /** A corner is pulled while the one across from it stays. */
   resize(event, handle, right, down) {
+    if (event.button !== 0) return;
     const [at, from] = [this.selected, this.things[this.selected]];
     event.stopPropagation();
     this.resizing = true;

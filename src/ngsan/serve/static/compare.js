@@ -65,14 +65,14 @@ export class Compare {
     if (on) this.round.ask();
   }
 
-  /** A move begins: from now on changes are counted. */
-  begin() {
+  /** A change begins: of a move, those who notice are told from now on. */
+  begin(isMove = true) {
     for (const card of this.cards) {
       card.changes = 0;
       card.before = card.caption;
       card.note.textContent = "";
     }
-    this.moving = true;
+    this.moving = isMove;
   }
 
   mark(variant) {
@@ -89,6 +89,9 @@ export class Compare {
       this.tell(card, await post("v1/scene", { model: name, signed, things }));
     } catch (error) {
       card.text.textContent = error.message;
+      card.caption = null; // so that the next one is written, also if it is the same
+      card.mark.replaceChildren();
+      card.note.textContent = "";
     }
     card.things = things;
   }

@@ -138,7 +138,7 @@ export class Geometry {
 
   models() {
     const select = make("select", { name: "geometry-model", "aria-label": "Model" });
-    this.scene.all?.forEach((variant, at) => {
+    this.scene.all.forEach((variant, at) => {
       const chosen = variant.name === this.variant.name && variant.signed === this.variant.signed;
       select.append(new Option(titleOf(variant), String(at), false, chosen));
     });

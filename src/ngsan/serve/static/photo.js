@@ -12,6 +12,9 @@ const PATIENCE_MS = 180;
 /** Explanations of a photograph that are kept. */
 const MOST_KEPT = 40;
 
+/** A name of a file that leaves room for others. */
+const brief = (name) => (name.length > 60 ? `${name.slice(0, 40)}…${name.slice(-15)}` : name);
+
 export class Photo {
   constructor() {
     this.items = [];
@@ -51,10 +54,13 @@ export class Photo {
       this.items.push(...examples.map(({ file: name, title, credit, url }) =>
         ({ name, title: title || name, credit, url: url.replace(/^\//, ""), blob: null })));
     } catch (error) {
+      this.started = false; // who comes back to this view tries again
       this.fail(error.message);
     }
     this.list();
-    if (!this.current && this.items.length) this.choose(this.items[0]);
+    if (this.current || !this.items.length) return;
+    this.fail("");
+    this.choose(this.items[0]);
   }
 
   leave() { this.words.stop(); }
@@ -105,7 +111,7 @@ export class Photo {
     this.looking.stop();
     this.mark();
     byId("photo-card").hidden = false;
-    byId("photo-credit").textContent = item.credit ? `Photograph: ${item.credit}` : item.name;
+    byId("photo-credit").textContent = item.credit ? `Photograph: ${item.credit}` : brief(item.name);
     this.image.src = item.url;
     this.image.alt = item.title;
     this.words.set([], null, this.words.grid ?? [1, 1], " ");

@@ -12,12 +12,16 @@ const MOST_THINGS = 8;
 const SPEAK_AFTER_MS = 700;
 const MODELS = ["san", "n-san", "g-san", "ng-san"];
 
+/** Whether two scenes are of the same things, so that only where and how large they are differs. */
+const alike = (a, b) => a.map(nameOf).join() === b.map(nameOf).join();
+
 export class Scene {
   constructor() {
     this.variant = { name: "ng-san", signed: false };
     this.history = new History(PRESETS[0].things);
     this.selected = null;
     this.started = false;
+    this.all = [];
     this.hint = PRESETS[0].hint;
     this.board = new Board(byId("board"), {
       // Strokes of keys that go on with what was done before belong to one move.
@@ -38,19 +42,23 @@ export class Scene {
   get things() { return this.history.present; }
 
   async enter() {
-    if (!this.started) {
-      this.started = true;
-      const { models } = await get("v1/models").catch((error) => {
-        this.fail(error.message);
-        return { models: [] };
-      });
-      const there = models.filter(({ kind }) => kind === "scene");
-      this.signable = new Set(there.filter(({ signed }) => signed).map(({ name }) => name));
-      this.all = there.map(({ name, signed, geometry }) => ({ name, signed: Boolean(signed), geometry }));
-      this.compare.build(this.all.filter(({ name }) => MODELS.includes(name)));
-      this.modelChoice();
-    }
+    // Once for all who enter while it is under way; again if it failed.
+    this.opening ??= this.open().catch((error) => {
+      this.opening = null;
+      this.fail(error.message);
+    });
+    await this.opening;
     this.render();
+  }
+
+  async open() {
+    const { models } = await get("v1/models");
+    const there = models.filter(({ kind }) => kind === "scene");
+    this.signable = new Set(there.filter(({ signed }) => signed).map(({ name }) => name));
+    this.all = there.map(({ name, signed, geometry }) => ({ name, signed: Boolean(signed), geometry }));
+    this.compare.build(this.all.filter(({ name }) => MODELS.includes(name)));
+    this.modelChoice();
+    this.started = true;
   }
 
   /** The picture follows at once, the captions as fast as they come. */
@@ -73,7 +81,7 @@ export class Scene {
 
   /** A change that is done at once. */
   act(things, selected = this.selected) {
-    this.compare.begin();
+    this.compare.begin(alike(this.things, things));
     this.selected = selected;
     this.change(things);
     this.history.rest();
@@ -96,7 +104,7 @@ export class Scene {
 
   travel(state) {
     if (!state) return;
-    this.compare.begin();
+    this.compare.begin(alike(this.board.things, state));
     if (this.selected >= state.length) this.selected = null;
     this.render();
   }
@@ -223,6 +231,7 @@ export class Scene {
       this.fail("");
       this.tell(answer, things);
     } catch (error) {
+      byId("scene-verdict").replaceChildren(); // what was true need not be so any more
       this.fail(error.message);
     }
   }
