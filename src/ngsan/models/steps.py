@@ -64,7 +64,8 @@ class MemorySteps:
 
         Args:
             model: The model, in evaluation mode.
-            features: (B, N, feature_dim), or what else the model takes; they and the rest are brought to the model's device.
+            features: (B, N, feature_dim), or what else the model takes; they and the rest are
+                brought to the model's device.
             boxes: (B, N, 4) `cxcywh`, or None for a model without geometry.
             mask: (B, N) boolean, True = a real region, or None.
         """
