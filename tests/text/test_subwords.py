@@ -1,5 +1,6 @@
 """Word pieces: exact texts, against the library's own decoder and a plain byte-pair encoder."""
 
+import itertools
 import json
 import unicodedata
 
@@ -34,7 +35,7 @@ def merged(word, ranks):
     """A word's pieces by the definition: again and again, the pair that was joined earliest."""
     parts = list(word)
     while len(parts) > 1:
-        pairs = list(zip(parts, parts[1:], strict=False))
+        pairs = list(itertools.pairwise(parts))
         best = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)))
         if best not in ranks:
             break

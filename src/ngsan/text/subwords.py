@@ -101,7 +101,7 @@ class Subwords:
         """
         if size < SMALLEST:
             raise ValueError(
-                f"vocabulary size {size}: it must be at least {SMALLEST}, the boundary and all bytes"
+                f"vocabulary size {size}: it must be at least {SMALLEST}, for all bytes"
             )
         library = _library()
         tokenizer = library.Tokenizer(library.models.BPE())
