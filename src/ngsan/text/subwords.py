@@ -162,6 +162,10 @@ class Subwords:
             found.append(self._spelled[index - 1])
         return " ".join(b"".join(found).decode("utf-8", errors="replace").split())
 
+    def to_json(self) -> str:
+        """The content of its file."""
+        return self.text
+
     def save(self, path: str | Path) -> None:
         """Writes the tokenizer's file; whoever reads meanwhile sees the old file or the new."""
         path = Path(path)
