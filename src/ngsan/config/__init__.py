@@ -22,6 +22,7 @@ from ngsan.config.training import (
     photo_run,
     scene_run,
 )
+from ngsan.config.translation import TranslatingConfig, TranslationRun, TranslatorConfig
 
 __all__ = [
     "GEOMETRY_TERMS",
@@ -38,6 +39,9 @@ __all__ = [
     "SceneConfig",
     "SelfCriticalConfig",
     "TrainConfig",
+    "TranslatingConfig",
+    "TranslationRun",
+    "TranslatorConfig",
     "ValidationConfig",
     "VisionConfig",
     "check_choice",

@@ -6,7 +6,7 @@ So neither the padding nor the most words of a translation depend on the other s
 Shapes: `B` sentences, `S` word pieces of a sentence, boundary included.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -111,11 +111,22 @@ class TextTranslator:
         *,
         decoding: TranslatingConfig = _DEFAULT,
         words: int = 4000,
+        on_group: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
-        """Like `alternatives`, of sentences that have been cut into word pieces."""
+        """Like `alternatives`, of sentences that have been cut into word pieces.
+
+        Args:
+            sentences: Their ids, without boundaries.
+            decoding: How to search.
+            words: See `translate`.
+            on_group: Told before each group how many sentences are done; it may raise to stop.
+        """
         found: list[list[Translation]] = [[Translation("", (), 0.0, 0.0)] for _ in sentences]
         with self._turn:
+            done = 0
             for places, width in self._groups(sentences, words):
+                on_group(done)
+                done += len(places)
                 written = self._search([sentences[place] for place in places], width, decoding)
                 for row, place in enumerate(places):
                     found[place] = self._translations(written, row)

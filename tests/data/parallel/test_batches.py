@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ngsan.data.parallel import PairTable, ParallelSplit, Split, TokenBatches, prepare
-from ngsan.data.parallel.batches import _best_widths
+from ngsan.data.parallel.batch import PairTable
+from ngsan.data.parallel.batches import TokenBatches, _best_widths
+from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.data.parallel.prepare import Split, prepare
 
 
 def lengths(count=500, seed=0):

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from ngsan.data.parallel import ParallelSplit, Split, prepare
 from ngsan.data.parallel import lines as lines_module
+from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.data.parallel.lines import read_lines, read_pairs
+from ngsan.data.parallel.prepare import Split, prepare
 from ngsan.data.problems import Problems
 from ngsan.text.subwords import Subwords
 

@@ -95,6 +95,7 @@ class TokenBatches:
         widths[-1] = min(int(widths[-1]), tokens)
         self.shapes = tuple(Shape(_rows(tokens, int(width)), int(width)) for width in widths)
         self._bucket = np.searchsorted(widths, longest)
+        self._targets = np.asarray(target_lengths, np.int64)
         self.padding = 1 - float(target_lengths.sum()) / sum(
             shape.rows * shape.width for shape, _ in self._plan(0)
         )
@@ -111,14 +112,30 @@ class TokenBatches:
             epoch: The pass over the data, from 0.
             start: Batches of the pass that are done.
         """
-        plan = self._plan(epoch)
-        order = np.argsort(random_keys(len(plan), self.seed, epoch, 1), kind="stable")
-        for place in order[start:]:
-            shape, members = plan[place]
+        for shape, members in self._shuffled(epoch)[start:]:
             mine = members[self.rank :: self.world_size]
             rows = -(-shape.rows // self.world_size)
             filled = np.pad(mine, (0, rows - len(mine)), constant_values=-1)
             yield Share(filled, shape.width)
+
+    def targets(self, epoch: int) -> NDArray[np.int64]:
+        """(batches,) real target words in each batch of an epoch, of all processes together."""
+        return np.array([self._targets[members].sum() for _, members in self._shuffled(epoch)])
+
+    def most_targets(self, epochs: int) -> dict[int, int]:
+        """Most real target words of a batch in some epochs, by its width."""
+        most = {shape.width: 0 for shape in self.shapes}
+        for epoch in range(epochs):
+            for shape, members in self._plan(epoch):
+                count = int(self._targets[members].sum())
+                most[shape.width] = max(most[shape.width], count)
+        return most
+
+    def _shuffled(self, epoch: int) -> list[tuple[Shape, NDArray[np.int64]]]:
+        """The batches of an epoch in their order."""
+        plan = self._plan(epoch)
+        order = np.argsort(random_keys(len(plan), self.seed, epoch, 1), kind="stable")
+        return [plan[place] for place in order]
 
     def _plan(self, epoch: int) -> list[tuple[Shape, NDArray[np.int64]]]:
         """The batches of an epoch, bucket by bucket."""

@@ -64,6 +64,11 @@ def _line(file: IO[bytes], content: bytes) -> Line:
         while rest and not rest.endswith(b"\n"):
             rest = file.readline(MOST_BYTES)
         return Line(None, "overlong line", f"it has more than {MOST_BYTES:,} bytes")
+    return line_of(content)
+
+
+def line_of(content: bytes) -> Line:
+    """A line of bytes, with or without its end."""
     try:
         return Line(content.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
     except UnicodeDecodeError as error:
