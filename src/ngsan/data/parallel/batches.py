@@ -47,6 +47,10 @@ class TokenBatches:
     The order of an epoch depends on seed and epoch only, the batches on neither rank nor number of
     processes: process r takes pairs r, r + world_size, ... of each. Every pair occurs once in an
     epoch, and all epochs have equally many batches.
+
+    Attributes:
+        shapes: The shapes of batches, the narrowest first.
+        padding: Share of the target words of all batches that are none.
     """
 
     def __init__(
@@ -96,10 +100,10 @@ class TokenBatches:
         self.shapes = tuple(Shape(_rows(tokens, int(width)), int(width)) for width in widths)
         self._bucket = np.searchsorted(widths, longest)
         self._targets = np.asarray(target_lengths, np.int64)
-        self.padding = 1 - float(target_lengths.sum()) / sum(
-            shape.rows * shape.width for shape, _ in self._plan(0)
-        )
-        self._count = len(self._plan(0))
+        plan = self._plan(0)
+        self._count = len(plan)
+        words = sum(shape.rows * shape.width for shape, _ in plan)
+        self.padding = 1 - int(self._targets.sum()) / words
 
     def __len__(self) -> int:
         """Batches in a whole epoch."""
