@@ -18,7 +18,7 @@ from ngsan.models.translator import build_translator
 from ngsan.models.translator_folder import load_translator
 from ngsan.predict.translating import open_translator
 from ngsan.train.run import InterruptedRunError, train
-from ngsan.train.translation import TranslationLoss
+from ngsan.train.translation_phase import TranslationLoss
 from tests.train.worlds import same_tensors
 from tests.translation_worlds import backwards_folder, small_run, translated
 

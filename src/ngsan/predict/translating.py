@@ -24,7 +24,9 @@ from ngsan.text.subwords import Subwords
 from ngsan.text.vocabulary import BOUNDARY
 
 _MULTIPLE = 8
-_KEPT = 8
+_KEPT = 16
+"""Searches that are kept ready, one for each shape; a split for validation has a dozen."""
+
 _LONGEST = 1024
 """Most word pieces of a sentence."""
 
