@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.export import load as load
     from ngsan.models import build_captioner as build_captioner
+    from ngsan.models.translator import build_translator as build_translator
+    from ngsan.predict.translating import open_translator as open_translator
 
     __version__: str
 
@@ -18,12 +20,21 @@ if TYPE_CHECKING:
 # file of the user's and sends them to its makers, unless told not to. Whoever wants that says 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
+__all__ = [
+    "CaptionerConfig",
+    "__version__",
+    "build_captioner",
+    "build_translator",
+    "load",
+    "open_translator",
+]
 
 _PUBLIC = {
     "CaptionerConfig": "ngsan.config",
     "build_captioner": "ngsan.models",
+    "build_translator": "ngsan.models.translator",
     "load": "ngsan.export",
+    "open_translator": "ngsan.predict.translating",
 }
 
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "score": "score a file of captions against references, or check a submission",
     "serve": "serve the studio, a page and an API that caption photographs",
     "train": "train a captioner, by cross-entropy and then self-critically",
+    "translate": "translate lines of text with a trained translator",
 }
 
 

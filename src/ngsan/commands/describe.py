@@ -64,7 +64,7 @@ def _parts(config: CaptionerConfig) -> Table:
         "encoder layers": encoder.layers,
         "word embedding": captioner.decoder.embed,
         "decoder layers": captioner.decoder.layers,
-        "output": captioner.decoder.output,
+        "output": captioner.decoder.output or nn.Identity(),
     }
     table = Table("part", title="The configured model")
     table.add_column("parameters", justify="right")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from ngsan.commands import score_translation
 from ngsan.commands.command_line import Parser
 from ngsan.commands.score_inputs import (
     ALL,
@@ -44,6 +45,11 @@ Captions = list[list[list[str]]]
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(prog="ngsan score", description=DESCRIPTION)
+    parser.add_argument(
+        score_translation.FLAG,
+        action="store_true",
+        help="score a file of translations instead; see ngsan score --translation --help",
+    )
     parser.add_argument("results", type=str, help="captions: COCO result format, JSON lines or CSV")
     text = str | None
     for name, about in {
@@ -73,6 +79,9 @@ def make_parser() -> Parser:
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
+    if score_translation.FLAG in arguments:
+        score_translation.main(arguments)
+        return
     options = make_parser().parse_args(arguments)
     console = Console()
     if options.check_submission:

@@ -23,6 +23,7 @@ from ngsan.config.training import (
     reproduction_run,
     scene_run,
 )
+from ngsan.config.translation import TranslatingConfig, TranslationRun, TranslatorConfig
 
 __all__ = [
     "GEOMETRY_TERMS",
@@ -39,6 +40,9 @@ __all__ = [
     "SceneConfig",
     "SelfCriticalConfig",
     "TrainConfig",
+    "TranslatingConfig",
+    "TranslationRun",
+    "TranslatorConfig",
     "ValidationConfig",
     "VisionConfig",
     "check_choice",

@@ -4,8 +4,9 @@ from typing import Any
 
 from ngsan.config.checks import check_choice
 from ngsan.config.training import TrainConfig
+from ngsan.config.translation import TranslationRun
 
-RUNS: dict[str, type[Any]] = {"captioning": TrainConfig}
+RUNS: dict[str, type[Any]] = {"captioning": TrainConfig, "translation": TranslationRun}
 """Classes by the key `task`, which each of them has."""
 
 

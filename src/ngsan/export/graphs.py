@@ -113,7 +113,7 @@ class DecoderGraph(nn.Module):
             x = layer.self_residual(x, partial(_to_words, layer.self_attention, cache, index))
             x = layer.cross_residual(x, partial(_to_regions, layer.cross_attention, regions, told))
             x = layer.feedforward_residual(x, layer.feedforward)
-        logits = decoder.output(decoder.norm(x))
+        logits = decoder.logits(decoder.norm(x))
         return logits, told[-1].mean(1), *cache.keys, *cache.values
 
 

@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
@@ -137,6 +138,7 @@ class WordDecoder(nn.Module):
         dim: int = 512,
         dropout: float = 0.1,
         final_norm: bool = False,
+        shared_output: bool = False,
     ) -> None:
         """Takes the layers.
 
@@ -146,13 +148,15 @@ class WordDecoder(nn.Module):
             dim: D.
             dropout: Dropout of the embedded words.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
+            shared_output: Whether words are scored by their product with the word vectors
+                themselves, rather than by a dense layer of its own.
         """
         super().__init__()
         self.embed = nn.Embedding(vocab_size, dim)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
-        self.output = nn.Linear(dim, vocab_size)
+        self.output = None if shared_output else nn.Linear(dim, vocab_size)
 
     def forward(
         self,
@@ -170,12 +174,12 @@ class WordDecoder(nn.Module):
                 f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
             )
         captions = words if words.ndim == 3 else words.unsqueeze(1)
-        x = self._embed(captions, self.positions(words.shape[-1]))  # (B, C, T, D)
+        x = self.embed_words(captions)  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
         if places is not None:
             x = x.flatten(0, -2).index_select(0, places)
-        logits: Tensor = self.output(self.norm(x))
+        logits = self.logits(self.norm(x))
         return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
 
     def step(
@@ -207,10 +211,19 @@ class WordDecoder(nn.Module):
     def _exact_logits(self, x: Tensor) -> Tensor:
         """The logits, on a GPU not rounded to half precision, where many would be equal."""
         if not x.is_cuda or x.dtype not in (torch.float16, torch.bfloat16):
-            logits: Tensor = self.output(x)
-            return logits
-        product = torch.mm(x.flatten(0, -2), self.output.weight.t(), out_dtype=torch.float32)
-        return product.add_(self.output.bias).view(*x.shape[:-1], -1)
+            return self.logits(x)
+        weight = self.embed.weight if self.output is None else self.output.weight
+        product = torch.mm(x.flatten(0, -2), weight.t(), out_dtype=torch.float32)
+        if self.output is not None:
+            product.add_(self.output.bias)
+        return product.view(*x.shape[:-1], -1)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The scores of all words, (..., D) to (..., V)."""
+        if self.output is None:
+            return F.linear(x, self.embed.weight)
+        logits: Tensor = self.output(x)
+        return logits
 
     def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> StepsReady:
         """What `step` needs of the regions and of the weights, which must not change meanwhile.
@@ -231,6 +244,10 @@ class WordDecoder(nn.Module):
         exact = torch.promote_types(weight.dtype, torch.float32)
         numbers = torch.arange(count, device=weight.device, dtype=exact)
         return sinusoidal(numbers, weight.shape[1]).to(weight.dtype)
+
+    def embed_words(self, words: Tensor) -> Tensor:
+        """The vectors of words and their positions, with dropout: (..., T) to (..., T, D)."""
+        return self._embed(words, self.positions(words.shape[-1]))
 
     def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
         # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.

@@ -5,13 +5,13 @@ Shapes: `B` images, `N` regions, `W` captions an image, `V` vocabulary, `D` mode
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ngsan.capture import Captured
-from ngsan.models.captioner import Captioner, StepsReady
+from ngsan.models.captioner import Captioner, StepsReady, WordDecoder
 from ngsan.nn.cache import WordCache
 from ngsan.nn.masks import check_mask
 
@@ -20,22 +20,33 @@ T = TypeVar("T")
 
 
 def _undisturbed(
-    method: Callable[Concatenate["CaptionerSteps", P], T],
-) -> Callable[Concatenate["CaptionerSteps", P], T]:
+    method: Callable[Concatenate["MemorySteps", P], T],
+) -> Callable[Concatenate["MemorySteps", P], T]:
     """Runs a method without gradients, and in the model's own precision whatever is outside.
 
     Buffers outlive a call, and captured work would go on reading what autocast throws away.
     """
 
     @wraps(method)
-    def wrapped(self: "CaptionerSteps", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapped(self: "MemorySteps", /, *args: P.args, **kwargs: P.kwargs) -> T:
         with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
             return method(self, *args, **kwargs)
 
     return wrapped
 
 
-class CaptionerSteps:
+class Model(Protocol):
+    """What makes a memory of its inputs, and writes about it."""
+
+    @property
+    def decoder(self) -> WordDecoder:
+        """What writes."""
+
+    def encode(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> Tensor:
+        """(B, N, D) the memory."""
+
+
+class MemorySteps:
     """The step protocol of `ngsan.decoding`, over preallocated buffers.
 
     Regions are encoded once, and so are their keys and values. Other images of the same shape can
@@ -44,7 +55,7 @@ class CaptionerSteps:
 
     def __init__(
         self,
-        captioner: Captioner,
+        model: Model,
         features: Tensor,
         boxes: Tensor | None = None,
         mask: Tensor | None = None,
@@ -52,14 +63,15 @@ class CaptionerSteps:
         """Takes the images.
 
         Args:
-            captioner: The model, in evaluation mode.
-            features: (B, N, feature_dim); they and the rest are brought to the model's device.
+            model: The model, in evaluation mode.
+            features: (B, N, feature_dim), or what else the model takes; they and the rest are
+                brought to the model's device.
             boxes: (B, N, 4) `cxcywh`, or None for a model without geometry.
             mask: (B, N) boolean, True = a real region, or None.
         """
-        self._captioner = captioner
-        self.decoder = captioner.decoder
-        weight = captioner.decoder.embed.weight
+        self._model = model
+        self.decoder = model.decoder
+        weight = model.decoder.embed.weight
         self.device, self.vocab_size = weight.device, self.decoder.embed.num_embeddings
         self.images = features.shape[0]
         # Copies, because other images will be loaded into them.
@@ -77,7 +89,7 @@ class CaptionerSteps:
 
     def encode(self) -> Tensor:
         """(B, N, D) the regions encoded."""
-        return self._captioner.encode(self._features, self._boxes, self.mask)
+        return self._model.encode(self._features, self._boxes, self.mask)
 
     @_undisturbed
     def load(
@@ -134,3 +146,17 @@ class CaptionerSteps:
         if self._cache is None:
             raise RuntimeError("start comes before the first step")
         self._cache.reorder(parents)
+
+
+class CaptionerSteps(MemorySteps):
+    """A captioner's; the memory are regions."""
+
+    def __init__(
+        self,
+        captioner: Captioner,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Takes the images; see `MemorySteps`."""
+        super().__init__(captioner, features, boxes, mask)

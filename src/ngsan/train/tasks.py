@@ -6,8 +6,10 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from ngsan.config import TrainConfig
+from ngsan.config.translation import TranslationRun
 from ngsan.train.captioning import CaptioningTask
 from ngsan.train.task import RunConfig, Task
+from ngsan.train.translation import TranslationTask
 
 
 def open_task(
@@ -28,4 +30,6 @@ def open_task(
     """
     if isinstance(config, TrainConfig):
         return CaptioningTask(fabric, config, output, fresh=fresh, datasets=datasets)
+    if isinstance(config, TranslationRun):
+        return TranslationTask(fabric, config, datasets=datasets)
     raise TypeError(f"{type(config).__name__} is no run's configuration")

@@ -1,0 +1,1 @@
+"""Parallel text: files of sentences and their translations, as flat arrays of word pieces."""

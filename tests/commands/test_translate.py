@@ -1,0 +1,166 @@
+"""Translating with a model: its Python face, and the commands around it."""
+
+import dataclasses
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from ngsan import open_translator
+from ngsan.__main__ import main
+from ngsan.config.translation import TranslatingConfig, TranslatorConfig
+from ngsan.models.translator import build_translator
+from ngsan.models.translator_folder import load_translator, save_translator
+from ngsan.predict.translating import TextTranslator
+from ngsan.text.subwords import Subwords
+
+pytest.importorskip("tokenizers")
+
+TEXTS = ["Two dogs run.", "", "A small girl in a red dress sleeps under a tree.", "Birds", "a b c"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A translator that has learned nothing."""
+    subwords = Subwords.train(TEXTS * 3, 300)
+    config = TranslatorConfig(vocab_size=300, dim=16, heads=2, hidden_dim=16, layers=1)
+    torch.manual_seed(4)
+    translator = build_translator(config)
+    with torch.no_grad():
+        translator.decoder.embed.weight.mul_(3)
+    where = tmp_path_factory.mktemp("models") / "translator"
+    save_translator(where, translator, config, subwords, metrics={"BLEU": 1.0})
+    return where
+
+
+def test_other_sentences_change_nothing(folder):
+    translator = open_translator(folder, device="cpu")
+    decoding = TranslatingConfig(best=3)
+    together = translator.alternatives(TEXTS, decoding=decoding)
+    for text, found in zip(TEXTS, together, strict=True):
+        alone = translator.alternatives([text], decoding=decoding, words=1)[0]
+        assert [one.text for one in alone] == [one.text for one in found]
+        for one, other in zip(alone, found, strict=True):
+            assert one.score == pytest.approx(other.score, rel=1e-4)
+    assert translator.translate(TEXTS) == translator.translate(TEXTS)
+    assert [len(found) for found in together] == [3, 1, 3, 3, 3]
+    assert together[1][0].text == ""
+
+
+def test_scores_are_the_models(folder):
+    translator = open_translator(folder, device="cpu")
+    model = translator.translator
+    for text in ("Two dogs run.", "Birds"):
+        found = translator.translate([text])[0]
+        source = torch.tensor([[*translator.subwords.encode(text), 0]])
+        pieces = list(found.pieces)
+        wanted = [*pieces, 0] if found.ended else pieces
+        logits = model(source, None, torch.tensor([[0, *wanted[:-1]]]))[0]
+        total = logits.log_softmax(-1)[range(len(wanted)), wanted].sum().item()
+        assert found.log_probability == pytest.approx(total, rel=1e-4)
+        assert found.score == pytest.approx(total / len(wanted) ** 0.6, rel=1e-4)
+        assert found.text == translator.subwords.decode(pieces)
+
+
+def test_wrong_input_is_named(folder):
+    translator = open_translator(folder, device="cpu")
+    with pytest.raises(ValueError, match="list of sentences"):
+        translator.translate("one text")
+    with pytest.raises(ValueError, match="text 2 has .* word pieces, more than 1,024: cut it"):
+        translator.translate(["a", "x y " * 2000])
+    with pytest.raises(ValueError, match="words: 0"):
+        translator.translate(["a"], words=0)
+    with pytest.raises(ValueError, match="precision: 'int8'"):
+        open_translator(folder, precision="int8")
+    with pytest.raises(ValueError, match="best: 5 translations cannot come from beam: 4"):
+        TranslatingConfig(best=5)
+    other = Subwords.train(TEXTS, 280)
+    with pytest.raises(ValueError, match="300 word ids and the tokenizer 280"):
+        TextTranslator(translator.translator, other)
+    _, config, _ = load_translator(folder)
+    with pytest.raises(ValueError, match="300 word ids and the tokenizer 280"):
+        save_translator(folder, translator.translator, config, other)
+
+
+def test_mixed_folders_are_refused(folder, tmp_path):
+    translator, config, _ = load_translator(folder)
+    other = Subwords.train([*TEXTS, "quite another thing thing thing"], 300)
+    save_translator(tmp_path / "mixed", translator, config, other)
+    (tmp_path / "mixed" / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    with pytest.raises(ValueError, match="do not belong together"):
+        load_translator(tmp_path / "mixed")
+    wider = dataclasses.replace(config, hidden_dim=32)
+    save_translator(tmp_path / "wide", translator, wider, other)
+    with pytest.raises(ValueError, match="the weights do not fit"):
+        load_translator(tmp_path / "wide")
+
+
+class Stdin:
+    def __init__(self, content):
+        self.buffer = io.BytesIO(content)
+
+    def isatty(self):
+        return False
+
+
+def test_the_command_translates_lines(folder, tmp_path, capsys, monkeypatch):
+    expected = [found.text for found in open_translator(folder, device="cpu").translate(TEXTS)]
+    monkeypatch.setattr(sys, "stdin", Stdin("\n".join(TEXTS).encode()))
+    assert main(["translate", str(folder), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
+    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n")
+    command = ["translate", str(folder), "--input", str(tmp_path / "in"), "--device", "cpu"]
+    assert main([*command, "--output", str(tmp_path / "out"), "--json", "--best", "2"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [line["source"] for line in lines] == TEXTS
+    assert [line["translations"][0]["text"] for line in lines] == expected
+    assert [len(line["translations"]) for line in lines] == [2, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--best", "2"], "several translations of a line need --json"),
+        (["--best", "9", "--json"], "best: 9 translations cannot come from beam: 4"),
+        (["--input", "nowhere.txt"], "nowhere.txt"),
+        (["--output", "no/such/folder/out"], "there is no folder"),
+        (["--words", "0"], "--words: 0"),
+    ],
+)
+def test_wrong_commands_are_named(folder, capsys, options, message):
+    assert main(["translate", str(folder), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bad_lines_are_named(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin(b"good\nb\xffd\n"))
+    assert main(["translate", str(folder), "--device", "cpu"]) == 2
+    assert "standard input, line 2: bad UTF-8" in capsys.readouterr().err
+    assert main(["translate", str(tmp_path)]) == 2
+    assert "is not a model" in capsys.readouterr().err
+    assert main(["caption", "--model", str(folder), "src/ngsan/examples/cat.jpg"]) == 2
+    assert "is a model for translation" in capsys.readouterr().err
+
+
+def test_data_and_scores_from_the_command_line(tmp_path, capsys):
+    pytest.importorskip("sacrebleu")
+    (tmp_path / "a").write_text("one two three four five\nsix seven eight nine\n" * 4)
+    (tmp_path / "b").write_text("eins zwei drei vier fünf\nsechs sieben acht neun\n" * 4)
+    command = ["data", "parallel", "--to", str(tmp_path / "d"), "--vocabulary-size", "280"]
+    command += ["--source", str(tmp_path / "a"), "--target", str(tmp_path / "b")]
+    assert main([*command, "--val-source", str(tmp_path / "a")]) == 2
+    assert "--val-source and --val-target belong together" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "train: 8 pairs" in capsys.readouterr().out
+    report = tmp_path / "scores.json"
+    score = ["score", "--translation", str(tmp_path / "a"), "--references"]
+    assert main([*score, str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(report)]) == 0
+    assert "nrefs:2|case:mixed|eff:no|tok:13a" in capsys.readouterr().out
+    first, second = json.loads(report.read_text())
+    assert (first["name"], second["name"]) == ("sacreBLEU", "tokenised BLEU")
+    assert first["score"] == pytest.approx(100)
+    (tmp_path / "short").write_text("one\n")
+    assert main([*score, str(tmp_path / "short")]) == 2
+    assert "has 8 lines and" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""Training translators: they learn a small language, go on as if never stopped, and refuse."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ngsan.config import to_yaml
+from ngsan.config.translation import ParallelConfig
+from ngsan.data.parallel.batch import PairTable
+from ngsan.data.parallel.batches import TokenBatches
+from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.models.translator import build_translator
+from ngsan.models.translator_folder import load_translator
+from ngsan.predict.translating import open_translator
+from ngsan.train.run import InterruptedRunError, train
+from ngsan.train.translation_phase import TranslationLoss
+from tests.train.worlds import same_tensors
+from tests.translation_worlds import backwards_folder, small_run, translated
+
+pytest.importorskip("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return backwards_folder(tmp_path_factory.mktemp("backwards") / "texts")
+
+
+@pytest.mark.parametrize("model", ["transformer", "transformer-nsa"])
+def test_learns_to_translate_backwards(folder, tmp_path, model):
+    entries = []
+    train(small_run(folder, model, epochs=6), tmp_path / "run", listen=entries.append)
+    best = max(entry["metrics"]["BLEU"] for entry in entries if entry["event"] == "epoch")
+    assert best > 90
+    start = next(entry for entry in entries if entry["event"] == "start")
+    assert (start["model"], start["sentences"]) == (model, 1500)
+    assert any(entry.get("tokens_per_second", 0) > 0 for entry in entries)
+    translator = open_translator(tmp_path / "run", device="cpu")
+    unseen = ParallelSplit(folder, "val").texts("source")
+    right = sum(
+        found.text == translated(text)
+        for text, found in zip(unseen, translator.translate(unseen), strict=True)
+    )
+    assert right > 0.8 * len(unseen)
+
+
+def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):
+    split = ParallelSplit(folder, "train")
+    torch.manual_seed(0)
+    model = build_translator(
+        "transformer-nsa", vocab_size=split.vocab_size, dim=16, heads=2, hidden_dim=16, layers=1
+    ).eval()
+    table = PairTable(split)
+    batches = TokenBatches(split.lengths("source"), split.lengths("target"), 128, shapes=2)
+    most = batches.most_targets(1)
+    plain = TranslationLoss(model, label_smoothing=0.1)
+    bounded = TranslationLoss(model, label_smoothing=0.1, capacities=most)
+    for share in list(batches.epoch(0))[:4]:
+        batch = table.batch(share.indices, share.width)
+        inputs = dataclasses.asdict(batch)
+        total, count = plain(**inputs)
+        expected = 0.0
+        words = 0
+        for index in share.indices[share.indices >= 0]:
+            source, target = (split.sentence(side, index) for side in ("source", "target"))
+            scores = model(torch.tensor([[*source, 0]]), None, torch.tensor([[0, *target]]))[0]
+            wanted = torch.tensor([*target, 0])
+            log_probs = scores.log_softmax(-1)
+            right = F.nll_loss(log_probs, wanted, reduction="sum")
+            spread = -log_probs.mean(-1).sum()
+            expected += 0.9 * right.item() + 0.1 * spread.item()
+            words += len(wanted)
+        assert count.item() == words
+        assert total.item() == pytest.approx(expected, rel=1e-4)
+        for one, other in zip((total, count), bounded(**inputs), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_counts_of_targets(folder):
+    split = ParallelSplit(folder, "train")
+    lengths = split.lengths("target")
+    batches = TokenBatches(split.lengths("source"), lengths, 256, shapes=3)
+    for epoch in (0, 3):
+        counts = [
+            lengths[share.indices[share.indices >= 0]].sum() for share in batches.epoch(epoch)
+        ]
+        np.testing.assert_array_equal(batches.targets(epoch), counts)
+    most = batches.most_targets(2)
+    for epoch in (0, 1):
+        widths = [share.width for share in batches.epoch(epoch)]
+        counts = batches.targets(epoch)
+        assert all(count <= most[width] for count, width in zip(counts, widths, strict=True))
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(folder, tmp_path):
+    run = small_run(folder, epochs=2)
+    run = dataclasses.replace(
+        run,
+        cross_entropy=dataclasses.replace(run.cross_entropy, average=2, batch_size=1024),
+        machine=dataclasses.replace(run.machine, log_steps=1),
+    )
+    train(run, tmp_path / "whole")
+
+    def stop_at(step):
+        def listen(entry):
+            if entry["event"] == "step" and entry["step"] == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return listen
+
+    for step in (3, 15):
+        with pytest.raises(InterruptedRunError):
+            train(run, tmp_path / "parts", resume=step != 3, listen=stop_at(step))
+    train(run, tmp_path / "parts", resume=True)
+    (first, _, _), (second, _, _) = (
+        load_translator(tmp_path / name) for name in ("whole", "parts")
+    )
+    assert same_tensors(first.state_dict(), second.state_dict())
+
+
+def test_wrong_settings_are_named(folder, tmp_path):
+    run = small_run(folder)
+    with pytest.raises(ValueError, match="data.folder: say what to learn from"):
+        train(dataclasses.replace(run, data=ParallelConfig()), tmp_path / "a")
+    with pytest.raises(ValueError, match="holds no parallel text"):
+        train(dataclasses.replace(run, data=ParallelConfig(folder=str(tmp_path))), tmp_path / "b")
+    small = dataclasses.replace(run.cross_entropy, batch_size=5)
+    with pytest.raises(ValueError, match="batch_size: .* cannot hold the longest sentence"):
+        train(dataclasses.replace(run, cross_entropy=small), tmp_path / "c")
+    with pytest.raises(ValueError, match="validation: 'train' is also what is learned from"):
+        ParallelConfig(validation="train")
+
+
+def test_a_model_is_begun_with(folder, tmp_path):
+    run = small_run(folder, epochs=1)
+    train(run, tmp_path / "first")
+    scores = []
+    again = dataclasses.replace(run, initial=str(tmp_path / "first"), seed=1)
+    train(again, tmp_path / "second", listen=lambda entry: scores.append(entry.get("loss")))
+    losses = [loss for loss in scores if loss is not None]
+    assert losses[0] < 3.5
+    wider = dataclasses.replace(again, model=dataclasses.replace(run.model, layers=1))
+    with pytest.raises(ValueError, match="is of another shape than the model: model.layers"):
+        train(wider, tmp_path / "third")
+    assert "vocab_size: 320" in (tmp_path / "first" / "config.yaml").read_text()
+    assert "task: translation" in to_yaml(run)

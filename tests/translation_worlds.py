@@ -1,0 +1,72 @@
+"""A small language for the tests of translation: sentences are translated backwards."""
+
+import random
+
+from ngsan.config.training import MachineConfig, RateConfig
+from ngsan.config.translation import (
+    ParallelConfig,
+    TranslatingConfig,
+    TranslationPhase,
+    TranslationRun,
+    TranslationValidation,
+    TranslatorConfig,
+)
+from ngsan.data.parallel.prepare import Split, prepare
+
+WORDS = {
+    "red": "rot",
+    "blue": "blau",
+    "green": "grün",
+    "dog": "Hund",
+    "cat": "Katze",
+    "house": "Haus",
+    "tree": "Baum",
+    "runs": "läuft",
+    "sleeps": "schläft",
+}
+
+
+def translated(text):
+    """The translation: every word by its own, the last first."""
+    return " ".join(WORDS[word] for word in reversed(text.split()))
+
+
+def backwards_folder(folder, train=1500, val=60, most=5):
+    """Parallel text of a language in which all is said backwards; no sentence occurs twice."""
+    generator = random.Random(5)
+    texts = []
+    seen = set()
+    while len(texts) < train + val:
+        text = " ".join(generator.choices(list(WORDS), k=generator.randint(2, most)))
+        if text not in seen:
+            seen.add(text)
+            texts.append(text)
+    folder.mkdir(parents=True)
+    splits = {}
+    for name, part in (("train", texts[:train]), ("val", texts[train:])):
+        sides = [folder / f"{name}.{side}" for side in ("source", "target")]
+        sides[0].write_text("".join(f"{text}\n" for text in part), encoding="utf-8")
+        sides[1].write_text("".join(f"{translated(text)}\n" for text in part), encoding="utf-8")
+        splits[name] = Split([sides[0]], [sides[1]])
+    prepare(folder / "data", splits, vocabulary_size=320)
+    return folder / "data"
+
+
+def small_run(folder, model="transformer-nsa", *, epochs=10, **changes):
+    """A run that learns the language in seconds."""
+    parts = {
+        "model": TranslatorConfig.for_model(
+            model, dim=32, heads=4, hidden_dim=64, layers=2, dropout=0.0, norm_place="pre"
+        ),
+        "data": ParallelConfig(folder=str(folder), shapes=2),
+        "cross_entropy": TranslationPhase(
+            epochs=epochs,
+            batch_size=256,
+            rate=RateConfig(shape="inverse-root", highest=8e-3, rise=1.0),
+            average=0,
+            clip_norm=1.0,
+        ),
+        "validation": TranslationValidation(decoding=TranslatingConfig(beam=2)),
+        "machine": MachineConfig(device="cpu", threads=1, save_seconds=1000.0),
+    }
+    return TranslationRun(**{**parts, **changes})
