@@ -1,11 +1,13 @@
 """Large JSON files, an array's item at a time, so that memory does not grow with the file."""
 
 import codecs
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -19,7 +21,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
     The file holds an array, or an object some of whose members are arrays.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file, in UTF-8; a name that ends in .gz is that of a compressed one.
         chunk: Bytes to read at a time.
 
     Yields:
@@ -29,7 +31,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
     Raises:
         ValueError: It is not JSON, or ends too early; names the file and the byte.
     """
-    with Path(path).open("rb") as file:
+    with _open(Path(path)) as file:
         reader = _Reader(file, str(path), chunk)
         opening = reader.take("[{")
         if opening == "[":
@@ -40,6 +42,10 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
             yield from _members(reader)
         if reader.peek():
             reader.fail("there is more text after the end of the JSON")
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _members(reader: "_Reader") -> Iterator[tuple[str, int, Any]]:
@@ -71,7 +77,7 @@ def _items(reader: "_Reader", key: str) -> Iterator[tuple[str, int, Any]]:
 class _Reader:
     """A window on the text of a JSON file that moves on as values are taken from it."""
 
-    def __init__(self, file: BinaryIO, name: str, chunk: int) -> None:
+    def __init__(self, file: IO[bytes], name: str, chunk: int) -> None:
         self._file, self._name, self._chunk = file, name, chunk
         self._decode = codecs.getincrementaldecoder("utf-8")()
         self._json = json.JSONDecoder()
@@ -136,7 +142,10 @@ class _Reader:
         """Drops what was taken and reads on, by as much again as there is."""
         self._bytes += len(self._text[: self._at].encode("utf-8"))
         kept = self._text[self._at :]
-        data = self._file.read(max(self._chunk, len(kept)))
+        try:
+            data = self._file.read(max(self._chunk, len(kept)))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{self._name}: broken compression: {error}") from error
         self._ended = not data
         try:
             self._text = kept + self._decode.decode(data, final=self._ended)
