@@ -12,6 +12,8 @@ from rich.table import Table
 from ngsan.commands.command_line import Parser
 from ngsan.commands.data_captions import CAPTIONS
 from ngsan.commands.data_features import FEATURES
+from ngsan.commands.data_questions import TEXT as QUESTIONS_TEXT
+from ngsan.commands.data_questions import questions_command
 from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
 
@@ -93,6 +95,7 @@ TABLE: dict[str, Mapping[str, Command] | Command] = {
     "captions": CAPTIONS,
     "features": FEATURES,
     "inspect": inspect_command,
+    "questions": questions_command,
 }
 
 
@@ -100,6 +103,7 @@ def usage() -> str:
     """The list of what `ngsan data` can do."""
     rows = [(f"captions {name}", importer.text) for name, importer in CAPTIONS.items()]
     rows += [(f"features {name}", importer.text) for name, importer in FEATURES.items()]
+    rows.append(("questions", QUESTIONS_TEXT))
     rows.append(("inspect", inspect_command.__doc__ or ""))
     lines = "\n".join(f"  {words:20} {text}" for words, text in rows)
     return (

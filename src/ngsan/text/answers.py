@@ -7,8 +7,9 @@ The rules are those of the official evaluation of VQA, as its program has applie
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
-PUNCTUATION = ";/[]\"{}()=+\\_-><@`,?!"
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 """What is taken out of answers; apostrophes, colons and others stay."""
 
 NUMBERS = dict(
@@ -65,6 +66,7 @@ def clean_answer(text: str) -> str:
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
+@lru_cache(1 << 16)  # people give the same answers over and over
 def normalize_answer(text: str) -> str:
     """The normal form of an answer: lower case, no punctuation, no articles, numbers as digits.
 

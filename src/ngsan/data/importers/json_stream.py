@@ -29,7 +29,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
         Members that are no arrays are read and left out; an array without items yields nothing.
 
     Raises:
-        ValueError: It is not JSON, or ends too early; names the file and the byte.
+        ValueError: It is not JSON, damaged, or ends too early; names the file and the byte.
     """
     with _open(Path(path)) as file:
         reader = _Reader(file, str(path), chunk)
