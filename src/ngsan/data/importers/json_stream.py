@@ -1,13 +1,13 @@
 """Large JSON files, an array's item at a time, so that memory does not grow with the file."""
 
 import codecs
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
+
+from ngsan.data.compressed import open_bytes
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -21,7 +21,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
     The file holds an array, or an object some of whose members are arrays.
 
     Args:
-        path: The file, in UTF-8; a name that ends in .gz is that of a compressed one.
+        path: The file, in UTF-8; compressed if its name ends in .gz.
         chunk: Bytes to read at a time.
 
     Yields:
@@ -31,7 +31,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
     Raises:
         ValueError: It is not JSON, damaged, or ends too early; names the file and the byte.
     """
-    with _open(Path(path)) as file:
+    with open_bytes(path) as file:
         reader = _Reader(file, str(path), chunk)
         opening = reader.take("[{")
         if opening == "[":
@@ -42,10 +42,6 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
             yield from _members(reader)
         if reader.peek():
             reader.fail("there is more text after the end of the JSON")
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _members(reader: "_Reader") -> Iterator[tuple[str, int, Any]]:
@@ -142,10 +138,7 @@ class _Reader:
         """Drops what was taken and reads on, by as much again as there is."""
         self._bytes += len(self._text[: self._at].encode("utf-8"))
         kept = self._text[self._at :]
-        try:
-            data = self._file.read(max(self._chunk, len(kept)))
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{self._name}: broken compression: {error}") from error
+        data = self._file.read(max(self._chunk, len(kept)))
         self._ended = not data
         try:
             self._text = kept + self._decode.decode(data, final=self._ended)
