@@ -153,7 +153,7 @@ def test_the_question_has_its_own_geometry():
     plain, placed = tiny("mcan"), tiny("mcan", question_geometry="query")
     more = sum(p.numel() for p in placed.parameters()) - sum(p.numel() for p in plain.parameters())
     assert more == 2 * (4 * 8 + 8 + 16 * 16 + 16)
-    asked, word_mask, features, boxes, mask = inputs()
+    asked, word_mask, features, _boxes, mask = inputs()
     assert placed(asked, word_mask, features, None, mask).shape == (3, 7)
 
 
