@@ -9,6 +9,7 @@ from ngsan.config.data import DataConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
 from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
+from ngsan.config.runs import RUNS, run_class
 from ngsan.config.training import (
     CrossEntropyConfig,
     MachineConfig,
@@ -25,6 +26,7 @@ from ngsan.config.training import (
 __all__ = [
     "GEOMETRY_TERMS",
     "MODELS",
+    "RUNS",
     "CaptionerConfig",
     "CrossEntropyConfig",
     "DataConfig",
@@ -45,6 +47,7 @@ __all__ = [
     "from_dict",
     "photo_run",
     "read_yaml",
+    "run_class",
     "scene_run",
     "to_yaml",
 ]
