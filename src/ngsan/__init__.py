@@ -10,13 +10,24 @@ if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.export import load as load
     from ngsan.models import build_captioner as build_captioner
+    from ngsan.models.build_answerer import build_answerer as build_answerer
+    from ngsan.predict.answers import QuestionAnswerer as QuestionAnswerer
 
     __version__: str
 
-__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
+__all__ = [
+    "CaptionerConfig",
+    "QuestionAnswerer",
+    "__version__",
+    "build_answerer",
+    "build_captioner",
+    "load",
+]
 
 _PUBLIC = {
     "CaptionerConfig": "ngsan.config",
+    "QuestionAnswerer": "ngsan.predict.answers",
+    "build_answerer": "ngsan.models.build_answerer",
     "build_captioner": "ngsan.models",
     "load": "ngsan.export",
 }

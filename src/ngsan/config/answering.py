@@ -1,10 +1,12 @@
-"""The shape of a model that answers questions about images."""
+"""Models that answer questions about images: their shape, and how they are trained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ngsan.config.checks import check_choice, check_range, check_types
+from ngsan.config.data import SceneConfig
 from ngsan.config.files import from_dict
+from ngsan.config.training import MachineConfig, PhaseConfig, RateConfig
 
 ANSWERERS: dict[str, dict[str, str]] = {
     "question-only": {"regions": "none", "geometry": "none"},
@@ -33,6 +35,9 @@ class AnswererConfig:
     regions: Literal["guided", "none"] = "guided"
     """What is made of the image: `guided` is MCAN's decoder of regions that the question guides;
     `none` answers from the question alone, a baseline."""
+
+    longest: int = 14
+    """Words of a question that are read; what comes after them is cut off."""
 
     word_dim: int = 300
     """Width of a word's vector."""
@@ -79,12 +84,24 @@ class AnswererConfig:
     backend: Literal["fused", "explicit"] = "fused"
     """How attention is computed; both give the same result, explicit spells the equations out."""
 
+    features: str = ""
+    """What made the regions, as their store says it; training takes it from the dataset. A model
+    is only good for the same."""
+
     def __post_init__(self) -> None:
         """Checks every value; raises a `ValueError` that names the key."""
         check_types(self)
         for name in ("vocab_size", "answers", "feature_dim"):
             check_range(self, name, at_least=0)
-        for name in ("word_dim", "dim", "heads", "hidden_dim", "layers", "flat_hidden_dim"):
+        for name in (
+            "longest",
+            "word_dim",
+            "dim",
+            "heads",
+            "hidden_dim",
+            "layers",
+            "flat_hidden_dim",
+        ):
             check_range(self, name, at_least=1)
         check_range(self, "flat_dim", at_least=1)
         check_range(self, "geometry_dim", at_least=1)
@@ -109,6 +126,120 @@ class AnswererConfig:
         """
         check_choice("model", model, tuple(ANSWERERS))
         return from_dict(cls, {**ANSWERERS[model], **overrides})
+
+
+@dataclass(frozen=True)
+class AnswerDataConfig:
+    """The questions and what is taken of them."""
+
+    folder: str = ""
+    """The dataset folder, as `ngsan data questions` and `ngsan extract` make it."""
+
+    scenes: SceneConfig | None = None
+    """The built-in scenes, in the place of a folder; null for none."""
+
+    train: str = "train"
+    """The split to learn from."""
+
+    validation: str = "val"
+    """The split that tells after each epoch how good the model is."""
+
+    vectors: str = ""
+    """A text file of word vectors, such as GloVe's, model.word_dim wide, to begin with; empty to
+    learn all of them."""
+
+    skip_missing: bool = False
+    """Whether to leave out questions about images without features rather than to refuse the
+    dataset."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        check_types(self)
+        if self.folder and self.scenes is not None:
+            raise ValueError(f"folder: {self.folder!r} and scenes cannot both be learned from")
+        if self.train == self.validation:
+            raise ValueError(f"validation: {self.validation!r} is also what is learned from")
+
+
+@dataclass(frozen=True)
+class AnswerPhaseConfig(PhaseConfig):
+    """Learning what people answered. The defaults are MCAN's."""
+
+    epochs: int = 13
+    """Passes over the training split."""
+
+    batch_size: int = 64
+    """Questions in a step, of all processes together."""
+
+    rate: RateConfig = field(
+        default_factory=lambda: RateConfig(
+            highest=1e-4, rise=4.0, halve_after=10, halve_every=2, halve_to=0.2
+        )
+    )
+    """The learning rate."""
+
+    clip_value: float = 0.0
+    """Every number of the gradient is cut to at most this, either way; 0 for no such cut."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        super().__post_init__()
+        check_range(self, "epochs", at_least=1)
+
+
+@dataclass(frozen=True)
+class AnswerValidationConfig:
+    """How good the model is after each epoch."""
+
+    metric: Literal["accuracy"] = "accuracy"
+    """What the best model is best in: the official accuracy of VQA."""
+
+    batch_size: int = 512
+    """Questions answered at a time."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        check_types(self)
+        check_range(self, "batch_size", at_least=1)
+
+
+@dataclass(frozen=True)
+class AnswerRun:
+    """A whole run of learning to answer."""
+
+    task: Literal["answering"] = "answering"
+    """What is learned."""
+
+    model: AnswererConfig = field(default_factory=AnswererConfig)
+    """The model."""
+
+    data: AnswerDataConfig = field(default_factory=AnswerDataConfig)
+    """What it learns from."""
+
+    learning: AnswerPhaseConfig = field(default_factory=AnswerPhaseConfig)
+    """The one phase of the run."""
+
+    validation: AnswerValidationConfig = field(default_factory=AnswerValidationConfig)
+    """How good the model is after each epoch."""
+
+    machine: MachineConfig = field(default_factory=MachineConfig)
+    """Where it runs."""
+
+    seed: int = 0
+    """Seed of the weights, of the order of the questions and of dropout."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        check_choice("task", self.task, ("answering",))
+        check_range(self, "seed", at_least=0)
+
+
+@dataclass(frozen=True)
+class AnswererFile:
+    """A model alone, as the folder of one that no run has made holds it."""
+
+    model: AnswererConfig = field(default_factory=AnswererConfig)
+    """The model."""
 
 
 def _check_terms(name: str, value: str) -> None:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from ngsan.config.answering import AnswerRun
 from ngsan.config.checks import check_choice
 from ngsan.config.training import TrainConfig
 
-RUNS: dict[str, type[Any]] = {"captioning": TrainConfig}
+RUNS: dict[str, type[Any]] = {"captioning": TrainConfig, "answering": AnswerRun}
 """Classes by the key `task`, which each of them has."""
 
 

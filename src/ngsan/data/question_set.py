@@ -6,6 +6,7 @@ most, `d` feature width.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,9 @@ from torch import Tensor
 
 from ngsan.data.questions import ANSWERS, WORDS, Question, read_questions
 from ngsan.data.store import FeatureStore, Regions
-from ngsan.text.answers import graded_answers
-from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
-
-LONGEST = 14
-"""Words of a question that MCAN reads."""
+from ngsan.text.answers import agreement, compared_answers, normalize_answer
+from ngsan.text.asked import LONGEST, AskedWords
+from ngsan.text.vocabulary import BOUNDARY, Vocabulary
 
 _NAMED = 5
 
@@ -51,26 +50,6 @@ class QuestionBatch:
 
     real: Tensor
     """(B,) boolean, False for questions that only fill the batch up."""
-
-
-@dataclass(frozen=True)
-class AskedWords:
-    """Encodes questions in words of fixed number."""
-
-    vocabulary: Vocabulary
-    """The words."""
-
-    longest: int = LONGEST
-    """T; what comes after them is cut off."""
-
-    def encode(self, questions: Sequence[str]) -> NDArray[np.int32]:
-        """(Q, T) word ids, padded with `BOUNDARY`; a question without words is one unknown word."""
-        table = np.full((len(questions), self.longest), BOUNDARY, np.int32)
-        for row, question in zip(table, questions, strict=True):
-            words = self.vocabulary.tokenize(question) or [UNKNOWN]
-            ids = self.vocabulary.encode(words[: self.longest])
-            row[: len(ids)] = ids
-        return table
 
 
 class QuestionSet:
@@ -229,11 +208,21 @@ def _targets(
     questions: Sequence[Question], answers: Vocabulary
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Answers that are known of each question, (Q, K), -1 for none, and their accuracies."""
-    places = {answer: place for place, answer in enumerate(answers.words)}
-    rows = [
-        [(places[text], grade) for text, grade in graded.items() if text in places]
-        for graded in (graded_answers(question.answers) for question in questions)
-    ]
+    # A model's answer is normalised before it is compared, unless all people agree.
+    same: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
+    for number, text in enumerate(answers.words):
+        same[False].setdefault(text, []).append(number)
+        same[True].setdefault(normalize_answer(text), []).append(number)
+    rows = []
+    for question in questions:
+        known, normal = compared_answers(question.answers)
+        rows.append(
+            [
+                (place, agreement(count, len(known)))
+                for text, count in Counter(known).items()
+                for place in same[normal].get(text, ())
+            ]
+        )
     most = max(1, max(map(len, rows), default=0))
     graded = np.full((len(rows), most), -1, np.int32)
     grades = np.zeros((len(rows), most), np.float32)

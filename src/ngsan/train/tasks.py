@@ -6,6 +6,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from ngsan.config import TrainConfig
+from ngsan.config.answering import AnswerRun
+from ngsan.train.answering import AnsweringTask
 from ngsan.train.captioning import CaptioningTask
 from ngsan.train.task import RunConfig, Task
 
@@ -28,4 +30,6 @@ def open_task(
     """
     if isinstance(config, TrainConfig):
         return CaptioningTask(fabric, config, output, fresh=fresh, datasets=datasets)
+    if isinstance(config, AnswerRun):
+        return AnsweringTask(fabric, config, output, fresh=fresh, datasets=datasets)
     raise TypeError(f"{type(config).__name__} is no run's configuration")
