@@ -197,4 +197,4 @@ class QuestionAnswerer:
     def _tensor(self, values: NDArray[Any] | None) -> torch.Tensor | None:
         if values is None:
             return None
-        return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(self._device)[None]
+        return torch.from_numpy(np.array(values, np.float32)).to(self._device)[None]

@@ -32,11 +32,14 @@ ASKED = {
 }
 """What a thing is called in a question, and what is true of it with regard to all others."""
 
+SIZES = ("bigger", "smaller")
+"""Words whose answers Eq. 8 tells; the others need signed geometry, and more scenes to learn."""
+
 SOURCE = "scenes of ngsan, regions x 32"
 """What made the regions of scenes."""
 
 
-def ask(scene: Scene, rng: random.Random, asked: Sequence[str] = tuple(ASKED)) -> Question | None:
+def ask(scene: Scene, rng: random.Random, asked: Sequence[str] = SIZES) -> Question | None:
     """A question such as "what colour is the bigger thing?".
 
     Appearance tells which colours and shapes there are. Which of them is the answer, boxes alone
@@ -45,7 +48,7 @@ def ask(scene: Scene, rng: random.Random, asked: Sequence[str] = tuple(ASKED)) -
     Args:
         scene: The scene.
         rng: Where chance comes from.
-        asked: Words of `ASKED`; those but for bigger and smaller need signed geometry.
+        asked: Words of `ASKED`.
 
     Returns:
         The question, of image "0" in the training split; None if nothing clear can be asked.
@@ -76,7 +79,7 @@ def write_question_scenes(
     fewest: int = 2,
     most: int = 2,
     seed: int = 0,
-    asked: Sequence[str] = tuple(ASKED),
+    asked: Sequence[str] = SIZES,
 ) -> None:
     """Writes a dataset folder of scenes, one question each.
 
