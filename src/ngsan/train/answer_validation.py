@@ -7,6 +7,7 @@ from threading import Event
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from numpy.typing import NDArray
 
 from ngsan.data.question_set import QuestionBatch, QuestionSet
 from ngsan.data.resident_questions import ResidentQuestions
@@ -58,25 +59,59 @@ class AnswerValidation:
         metrics = {name: 100 * value for name, value in found.items() if name}
         return metrics, time.perf_counter() - start
 
-    @torch.no_grad()
     def _answers(self) -> dict[str, str]:
         """The best answers of this process's share of the questions, by question."""
         shares = np.array_split(np.arange(len(self._questions)), self._fabric.world_size)
-        mine = shares[self._fabric.global_rank]
-        answers = self._questions.answers.words
-        given: dict[str, str] = {}
-        for start in range(0, len(mine), self._batch_size):
-            if self._stop.is_set():
-                raise StoppedError
-            places = mine[start : start + self._batch_size]
-            inputs = dict(on_device(self._held.batch(places), self._fabric.device))
-            for name in ("targets", "real"):
-                del inputs[name]
-            with self._fabric.autocast():
-                best = self._writer(**inputs).argmax(1).tolist()
-            for place, answer in zip(places, best, strict=True):
-                given[self._questions.questions[place].id] = answers[answer]
-        return given
+        with self._fabric.autocast():
+            return best_answers(
+                self._writer,
+                self._questions,
+                self._held,
+                shares[self._fabric.global_rank],
+                self._fabric.device,
+                batch_size=self._batch_size,
+                stop=self._stop,
+            )
+
+
+@torch.no_grad()
+def best_answers(
+    answerer: Answerer,
+    questions: QuestionSet,
+    held: Held,
+    places: NDArray[np.int64],
+    device: torch.device,
+    *,
+    batch_size: int = 512,
+    stop: Event | None = None,
+) -> dict[str, str]:
+    """The best answer to each of some questions, by the question's id.
+
+    Args:
+        answerer: The model, in evaluation mode.
+        questions: The questions.
+        held: The same, where batches are cut from.
+        places: Which of them.
+        device: Where the model is.
+        batch_size: Questions at a time.
+        stop: Set to ask for a stop.
+
+    Raises:
+        StoppedError: It was asked to stop.
+    """
+    answers = questions.answers.words
+    given: dict[str, str] = {}
+    for start in range(0, len(places), batch_size):
+        if stop is not None and stop.is_set():
+            raise StoppedError
+        mine = places[start : start + batch_size]
+        inputs = dict(on_device(held.batch(mine), device))
+        for name in ("targets", "real"):
+            del inputs[name]
+        best = answerer(**inputs).argmax(1).tolist()
+        for place, answer in zip(mine, best, strict=True):
+            given[questions.questions[place].id] = answers[answer]
+    return given
 
 
 def on_device(batch: QuestionBatch, device: torch.device) -> Inputs:
