@@ -243,23 +243,26 @@ class AnswererFile:
 
 
 def question_run() -> AnswerRun:
-    """A run on the built-in scenes: questions that only geometry answers, learned in a minute."""
+    """A run on the built-in scenes: questions that only geometry answers, learned in seconds."""
     return AnswerRun(
         model=AnswererConfig(
             longest=8,
-            word_dim=32,
+            word_dim=16,
             dim=32,
             heads=4,
             hidden_dim=64,
             layers=1,
             flat_hidden_dim=32,
-            flat_dim=64,
+            flat_dim=32,
             geometry_dim=16,
             dropout=0.0,
         ),
-        data=AnswerDataConfig(scenes=SceneConfig(train=16000)),
+        data=AnswerDataConfig(scenes=SceneConfig(train=4000)),
         learning=AnswerPhaseConfig(
-            epochs=3, rate=RateConfig(shape="cosine", highest=3e-3, rise=0.2), clip_norm=1.0
+            epochs=3,
+            batch_size=32,
+            rate=RateConfig(shape="cosine", highest=3e-3, rise=0.3),
+            clip_norm=1.0,
         ),
         machine=MachineConfig(threads=1, save_seconds=10.0),
     )
