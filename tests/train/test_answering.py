@@ -5,14 +5,16 @@ import json
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from ngsan.__main__ import main
-from ngsan.config import MachineConfig, RateConfig, read_yaml
+from ngsan.config import MachineConfig, RateConfig, read_yaml, to_yaml
 from ngsan.config.answering import (
+    ANSWERERS,
     AnswerDataConfig,
     AnswererConfig,
     AnswerPhaseConfig,
@@ -33,6 +35,8 @@ from ngsan.predict.answers import QuestionAnswerer
 from ngsan.train.answering import AnswerLoss
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.schedule import rate_at
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 SMALL = AnswererConfig(
     longest=8,
@@ -290,3 +294,14 @@ def test_the_command_trains_by_the_key_task(tmp_path, capsys):
     assert main(["train", "--config", str(config), *options]) == 0
     assert "accuracy" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "signature.json").read_text())["task"] == "answering"
+
+
+@pytest.mark.parametrize("model", ANSWERERS)
+def test_shipped_configurations(model):
+    path = CONFIGS / "vqa" / f"{model.replace('-', '_')}.yaml"
+    expected = AnswerRun(model=AnswererConfig.for_model(model))
+    assert read_yaml(AnswerRun, path) == expected
+    assert path.read_text().endswith(to_yaml(expected))
+    toy = CONFIGS / "toy" / "questions.yaml"
+    assert read_yaml(AnswerRun, toy) == question_run()
+    assert toy.read_text().endswith(to_yaml(question_run()))

@@ -62,9 +62,11 @@ class QuestionEncoder(nn.Module):
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
         """Encodes; (B, T) words and a mask of the real ones, which come first, to (B, T, D)."""
         x, _ = self.lstm(zero_padding(self.embed(words), mask))
-        geometry = relative_geometry(self._places(words), signed=self.signed_geometry)
+        geometry = None
+        if self.relative:
+            geometry = relative_geometry(self._places(words), signed=self.signed_geometry)
         for layer in self.layers:
-            x = layer(x, mask=mask, geometry=geometry if self.relative else None)
+            x = layer(x, mask=mask, geometry=geometry)
         encoded: Tensor = self.norm(x)
         return encoded
 
