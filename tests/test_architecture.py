@@ -35,7 +35,7 @@ ALLOWED = {
         "text",
         "vision",
     },
-    "predict": {"light", "models", "nn", "decoding", "config", "text"},
+    "predict": {"light", "models", "nn", "decoding", "config", "text", "vision"},
     "evaluate": {"light", "predict", "data", "metrics", "config", "text"},
     "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
     "examples": set(),

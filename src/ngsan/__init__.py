@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.export import load as load
     from ngsan.models import build_captioner as build_captioner
+    from ngsan.models.build_answerer import build_answerer as build_answerer
     from ngsan.models.translator import build_translator as build_translator
+    from ngsan.predict.answers import QuestionAnswerer as QuestionAnswerer
     from ngsan.predict.translating import open_translator as open_translator
 
     __version__: str
@@ -22,7 +24,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "CaptionerConfig",
+    "QuestionAnswerer",
     "__version__",
+    "build_answerer",
     "build_captioner",
     "build_translator",
     "load",
@@ -31,6 +35,8 @@ __all__ = [
 
 _PUBLIC = {
     "CaptionerConfig": "ngsan.config",
+    "QuestionAnswerer": "ngsan.predict.answers",
+    "build_answerer": "ngsan.models.build_answerer",
     "build_captioner": "ngsan.models",
     "build_translator": "ngsan.models.translator",
     "load": "ngsan.export",

@@ -5,8 +5,9 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
+    "answer": "answer questions about a photograph",
     "caption": "write captions of photographs",
-    "data": "bring captions and features into a dataset folder, or look into one",
+    "data": "bring captions, questions and features into a dataset folder, or look into one",
     "demo": "caption the example photographs and show where the model looked",
     "describe": "print a model's configuration and its parameter counts",
     "evaluate": "caption a split of a dataset with a model, and score the captions",

@@ -14,6 +14,8 @@ from ngsan.commands.data_captions import CAPTIONS
 from ngsan.commands.data_features import FEATURES
 from ngsan.commands.data_parallel import TEXT as PARALLEL_TEXT
 from ngsan.commands.data_parallel import parallel_command
+from ngsan.commands.data_questions import TEXT as QUESTIONS_TEXT
+from ngsan.commands.data_questions import questions_command
 from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
 
@@ -96,6 +98,7 @@ TABLE: dict[str, Mapping[str, Command] | Command] = {
     "features": FEATURES,
     "inspect": inspect_command,
     "parallel": parallel_command,
+    "questions": questions_command,
 }
 
 
@@ -103,6 +106,7 @@ def usage() -> str:
     """The list of what `ngsan data` can do."""
     rows = [(f"captions {name}", importer.text) for name, importer in CAPTIONS.items()]
     rows += [(f"features {name}", importer.text) for name, importer in FEATURES.items()]
+    rows.append(("questions", QUESTIONS_TEXT))
     rows.append(("inspect", inspect_command.__doc__ or ""))
     rows.append(("parallel", PARALLEL_TEXT))
     lines = "\n".join(f"  {words:20} {text}" for words, text in rows)

@@ -11,6 +11,7 @@ from rich.console import Console
 from ngsan.commands.command_line import Parser, progress_bar
 from ngsan.data.ids import id_of_file
 from ngsan.data.store_writer import StoreWriter
+from ngsan.export.loading import SHIPPED
 from ngsan.vision.images import find_images
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def _open_source(text: str, size: int, top: "Top", device: str) -> "RegionSource
     from ngsan.predict import best_device
     from ngsan.vision.sources import open_source
 
+    kind, _, folder = text.partition(":")
+    if kind == "photo":
+        from ngsan.models.photo_source import photo_source
+
+        return photo_source(folder or SHIPPED, best_device(device))
     return open_source(text, size=size, top=top, device=best_device(device))
 
 
@@ -124,7 +130,8 @@ def _parser() -> Parser:
         "--source",
         type=str,
         default="grid",
-        help="what makes the regions: grid, grid:NAME, onnx:FILE or torchvision:NAME",
+        help="what makes the regions: grid, grid:NAME, photo (the backbone of the model that "
+        "ships), photo:DIR (of another), onnx:FILE or torchvision:NAME",
     )
     parser.add_argument("--size", type=int, default=256, help="side of a grid's pictures")
     parser.add_argument(

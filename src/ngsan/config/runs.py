@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from ngsan.config.answering import AnswerRun
 from ngsan.config.checks import check_choice
 from ngsan.config.training import TrainConfig
 from ngsan.config.translation import TranslationRun
 
-RUNS: dict[str, type[Any]] = {"captioning": TrainConfig, "translation": TranslationRun}
+RUNS: dict[str, type[Any]] = {
+    "captioning": TrainConfig,
+    "translation": TranslationRun,
+    "answering": AnswerRun,
+}
 """Classes by the key `task`, which each of them has."""
 
 

@@ -31,6 +31,9 @@ class RateConfig:
     halve_every: int = 3
     """halving: epochs from one halving to the next."""
 
+    halve_to: float = 0.5
+    """halving: what is left of the rate each time; MCAN takes a fifth, 0.2."""
+
     def __post_init__(self) -> None:
         """Checks every value; raises a `ValueError` that names the key."""
         check_types(self)
@@ -38,6 +41,7 @@ class RateConfig:
         check_range(self, "rise", at_least=0)
         check_range(self, "halve_after", at_least=0)
         check_range(self, "halve_every", at_least=1)
+        check_range(self, "halve_to", above=0)
 
 
 @dataclass(frozen=True)

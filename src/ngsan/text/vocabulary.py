@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ngsan.durable import write_text
-from ngsan.text import plain, ptb
+from ngsan.text import plain, ptb, questions
 
 BOUNDARY = 0
 """The id that begins, ends and pads every caption; it is no word."""
@@ -48,8 +48,10 @@ class Tokenizer:
 TOKENIZERS = {
     "ptb": Tokenizer(ptb.TOKENIZER_VERSION, ptb.tokenize),
     "plain": Tokenizer(plain.TOKENIZER_VERSION, plain.tokenize),
+    "question": Tokenizer(questions.TOKENIZER_VERSION, questions.tokenize),
 }
-"""The tokenizers by name: the words that scores are counted on, and the field's simpler ones."""
+"""The tokenizers by name: the words that scores are counted on, the field's simpler ones, and those
+of questions."""
 
 
 @dataclass(frozen=True)

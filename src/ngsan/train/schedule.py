@@ -21,7 +21,7 @@ def rate_at(config: RateConfig, *, step: int, steps: int, epochs: int) -> float:
         epoch = step // steps + 1
         halvings = max(0, math.ceil((epoch - config.halve_after) / config.halve_every))
         risen = min(1.0, epoch / config.rise) if config.rise else 1.0
-        return config.highest * risen * 0.5**halvings
+        return config.highest * risen * config.halve_to**halvings
     rise = min(round(config.rise * steps), epochs * steps)
     if step < rise:
         return config.highest * (step + 1) / rise

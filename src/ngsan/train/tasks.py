@@ -7,6 +7,8 @@ from lightning_fabric import Fabric
 
 from ngsan.config import TrainConfig
 from ngsan.config.translation import TranslationRun
+from ngsan.config.answering import AnswerRun
+from ngsan.train.answering import AnsweringTask
 from ngsan.train.captioning import CaptioningTask
 from ngsan.train.task import RunConfig, Task
 from ngsan.train.translation import TranslationTask
@@ -32,4 +34,6 @@ def open_task(
         return CaptioningTask(fabric, config, output, fresh=fresh, datasets=datasets)
     if isinstance(config, TranslationRun):
         return TranslationTask(fabric, config, datasets=datasets)
+    if isinstance(config, AnswerRun):
+        return AnsweringTask(fabric, config, output, fresh=fresh, datasets=datasets)
     raise TypeError(f"{type(config).__name__} is no run's configuration")

@@ -5,7 +5,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn
+
+from ngsan.data.compressed import open_bytes
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -19,7 +21,7 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
     The file holds an array, or an object some of whose members are arrays.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file, in UTF-8; compressed if its name ends in .gz.
         chunk: Bytes to read at a time.
 
     Yields:
@@ -27,9 +29,9 @@ def stream_items(path: str | Path, *, chunk: int = _CHUNK) -> Iterator[tuple[str
         Members that are no arrays are read and left out; an array without items yields nothing.
 
     Raises:
-        ValueError: It is not JSON, or ends too early; names the file and the byte.
+        ValueError: It is not JSON, damaged, or ends too early; names the file and the byte.
     """
-    with Path(path).open("rb") as file:
+    with open_bytes(path) as file:
         reader = _Reader(file, str(path), chunk)
         opening = reader.take("[{")
         if opening == "[":
@@ -71,7 +73,7 @@ def _items(reader: "_Reader", key: str) -> Iterator[tuple[str, int, Any]]:
 class _Reader:
     """A window on the text of a JSON file that moves on as values are taken from it."""
 
-    def __init__(self, file: BinaryIO, name: str, chunk: int) -> None:
+    def __init__(self, file: IO[bytes], name: str, chunk: int) -> None:
         self._file, self._name, self._chunk = file, name, chunk
         self._decode = codecs.getincrementaldecoder("utf-8")()
         self._json = json.JSONDecoder()

@@ -1,0 +1,307 @@
+"""Learning to answer: what only geometry tells, runs that go on, and what a model folder says."""
+
+import dataclasses
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ngsan.__main__ import main
+from ngsan.config import MachineConfig, RateConfig, read_yaml, to_yaml
+from ngsan.config.answering import (
+    ANSWERERS,
+    AnswerDataConfig,
+    AnswererConfig,
+    AnswerPhaseConfig,
+    AnswerRun,
+    AnswerValidationConfig,
+    question_run,
+)
+from ngsan.config.data import SceneConfig
+from ngsan.data.question_set import QuestionSet
+from ngsan.data.synthetic.asking import answer_of, write_question_scenes
+from ngsan.data.synthetic.scene import sample_scenes
+from ngsan.metrics.vqa import score_answers
+from ngsan.models.build_answerer import build_answerer
+from ngsan.models.folder import read_metrics, read_task
+from ngsan.models.saved import load_captioner
+from ngsan.models.saved_answerer import load_answerer, save_answerer
+from ngsan.predict.answers import QuestionAnswerer
+from ngsan.train.answering import AnswerLoss
+from ngsan.train.run import InterruptedRunError, train
+from ngsan.train.schedule import rate_at
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+SMALL = AnswererConfig(
+    longest=8,
+    word_dim=8,
+    dim=16,
+    heads=2,
+    hidden_dim=16,
+    layers=1,
+    flat_hidden_dim=8,
+    flat_dim=16,
+    geometry_dim=8,
+)
+
+
+def small_run(folder, **changes):
+    run = AnswerRun(
+        model=SMALL,
+        data=AnswerDataConfig(folder=str(folder)),
+        learning=AnswerPhaseConfig(epochs=2, batch_size=16, rate=RateConfig("constant", 1e-3, 0)),
+        validation=AnswerValidationConfig(batch_size=17),
+        machine=MachineConfig(device="cpu", threads=1, log_steps=1),
+    )
+    return dataclasses.replace(run, **changes)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    write_question_scenes(folder, {"train": 60, "val": 30}, most=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(scenes, tmp_path_factory):
+    output, entries = tmp_path_factory.mktemp("run"), []
+    train(small_run(scenes), output, listen=entries.append)
+    return output, entries
+
+
+def test_questions_about_scenes_are_answered_by_boxes_alone(scenes):
+    data = QuestionSet(scenes, "train")
+    found = Counter((question.question, question.answers[0]) for question in data.questions)
+    assert len(found) == 4
+    assert set(found.values()) == {15}
+    for place, question in enumerate(data.questions):
+        low, high = (
+            data.store[question.image].boxes[:-1, :2]
+            + sign * data.store[question.image].boxes[:-1, 2:] / 2
+            for sign in (-1, 1)
+        )
+        things = range(len(low))
+        inside = any(
+            (low[b] <= low[a] + 1e-6).all() and (high[a] <= high[b] + 1e-6).all()
+            for a in things
+            for b in things
+            if a != b
+        )
+        target = data.answers.words[int(data.batch([place]).targets[0].argmax())]
+        assert target == question.answers[0]
+        if "inside" in question.question:
+            assert target == ("yes" if inside else "no")
+
+
+def test_only_geometry_learns_how_things_lie(tmp_path):
+    run = question_run()
+    train(run, tmp_path / "gsa")
+    assert read_metrics(tmp_path / "gsa")["accuracy"] > 92
+    blind = dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, geometry="none"),
+        data=AnswerDataConfig(folder=str(tmp_path / "gsa" / "scenes")),
+        learning=dataclasses.replace(run.learning, epochs=2),
+    )
+    train(blind, tmp_path / "mcan")
+    assert 44 < read_metrics(tmp_path / "mcan")["accuracy"] < 58
+
+
+def test_scenes_that_cannot_be(tmp_path):
+    with pytest.raises(ValueError, match="unknown question"):
+        answer_of(next(sample_scenes(1)), "why?")
+    with pytest.raises(ValueError, match="most: among 6 to 6 objects"):
+        write_question_scenes(tmp_path, {"train": 1}, fewest=6, most=6)
+
+
+def test_the_loss_is_binary_cross_entropy(scenes):
+    data = QuestionSet(scenes, "train")
+    torch.manual_seed(0)
+    config = dataclasses.replace(
+        SMALL, vocab_size=len(data.words), answers=len(data.answers.words), feature_dim=32
+    )
+    model = build_answerer(config).eval()
+    batch = data.batch([0, 1, 2], size=5)
+    fields = {item.name: getattr(batch, item.name) for item in dataclasses.fields(batch)}
+    total, count = AnswerLoss(model)(**fields)
+    chances = model(
+        batch.words, batch.word_mask, batch.features, batch.boxes, batch.mask
+    ).sigmoid()[:3]
+    targets = batch.targets[:3]
+    expected = -(targets * chances.log() + (1 - targets) * (1 - chances).log()).sum()
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
+    assert count == 3
+
+
+def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
+    output, entries = trained
+    start = entries[0]
+    assert (start["model"], start["questions"], start["validation_questions"]) == (
+        "mcan-gsa",
+        60,
+        30,
+    )
+    assert read_task(output) == "answering"
+    saved = load_answerer(output)
+    assert saved.config.features == "scenes of ngsan, regions x 32"
+    assert read_yaml(AnswerRun, output / "config.yaml").model == saved.config
+    with pytest.raises(ValueError, match="a model for answering, and here one for captioning"):
+        load_captioner(output)
+    data = QuestionSet(scenes, "val")
+    answerer = QuestionAnswerer(saved)
+    given = {}
+    for question in data.questions:
+        found = data.store[question.image]
+        given[question.id] = (
+            answerer.answer_regions(found.features, found.boxes, question.question).answers[0].text
+        )
+    scores = score_answers(given, {question.id: question for question in data.questions})
+    assert 100 * scores.overall == pytest.approx(read_metrics(output)["accuracy"])
+
+
+def test_answers_come_with_where_the_model_looked(trained, scenes):
+    answerer = QuestionAnswerer(load_answerer(trained[0]))
+    data = QuestionSet(scenes, "val")
+    found = data.store[data.questions[0].image]
+    given = answerer.answer_regions(
+        found.features, found.boxes, "is one xylophone inside another?", count=2
+    )
+    assert len(given.answers) == 2
+    chances = [answer.probability for answer in given.answers]
+    assert chances == sorted(chances, reverse=True)
+    assert given.unknown == ("xylophone",)
+    assert given.regions.sum() == pytest.approx(1, abs=1e-5)
+    assert len(given.regions) == len(found.features)
+    assert sum(weight for _, weight in given.words) == pytest.approx(1, abs=1e-5)
+    assert len(answerer.answer_regions(found.features, found.boxes, "is", count=99).answers) == 2
+    with pytest.raises(ValueError, match="has no words"):
+        answerer.answer_regions(found.features, found.boxes, "?")
+    with pytest.raises(ValueError, match="count: 0"):
+        answerer.answer_regions(found.features, found.boxes, "is", count=0)
+
+
+def test_models_in_8_bits_answer_alike(trained, tmp_path):
+    saved = load_answerer(trained[0])
+    save_answerer(
+        tmp_path,
+        saved.answerer.state_dict(),
+        saved.config,
+        saved.words,
+        saved.answers,
+        rounded=True,
+    )
+    rounded = load_answerer(tmp_path)
+    for name, tensor in saved.answerer.state_dict().items():
+        other = rounded.answerer.state_dict()[name]
+        assert (tensor - other).abs().max() <= tensor.abs().max() / 250, name
+    with pytest.raises(ValueError, match="do not belong together"):
+        save_answerer(
+            tmp_path, saved.answerer.state_dict(), saved.config, saved.answers, saved.answers
+        )
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_a_stopped_run_ends_as_if_it_had_not_been(scenes, trained, tmp_path, where):
+    machine = MachineConfig(device="cpu", threads=1, log_steps=1, data=where)
+    steps = []
+
+    def stop(entry):
+        if entry["event"] == "step":
+            steps.append(entry)
+            if len(steps) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError):
+        train(small_run(scenes, machine=machine), tmp_path, listen=stop)
+    train(small_run(scenes, machine=machine), tmp_path, resume=True)
+    mine = load_answerer(tmp_path).answerer.state_dict()
+    its = load_answerer(trained[0]).answerer.state_dict()
+    assert all(torch.equal(mine[name], its[name]) for name in its)
+
+
+def test_word_vectors_are_where_learning_begins(scenes, tmp_path):
+    data = QuestionSet(scenes, "train")
+    vector = np.linspace(-1, 1, 8)
+    (tmp_path / "vectors.txt").write_text("inside " + " ".join(map(str, vector)) + "\n")
+    run = small_run(
+        scenes,
+        data=AnswerDataConfig(folder=str(scenes), vectors=str(tmp_path / "vectors.txt")),
+        learning=AnswerPhaseConfig(epochs=1, rate=RateConfig("constant", 1e-12, 0)),
+    )
+    train(run, tmp_path / "run")
+    saved = load_answerer(tmp_path / "run")
+    (place,) = data.words.encode(["inside"])
+    found = saved.answerer.question.embed.weight[place].detach().numpy()
+    np.testing.assert_allclose(found, vector, atol=1e-6)
+
+
+def test_the_schedule_is_mcan_s():
+    rate = AnswerPhaseConfig().rate
+    found = [rate_at(rate, step=7 * epoch + 3, steps=7, epochs=13) for epoch in range(13)]
+    expected = [min(2.5e-5 * (epoch + 1), 1e-4) for epoch in range(10)] + [2e-5, 2e-5, 4e-6]
+    assert found == pytest.approx(expected)
+
+
+def test_the_question_alone_needs_no_features(scenes, tmp_path):
+    for name in ("questions.jsonl", "question_words.json", "answers.json"):
+        (tmp_path / name).write_bytes((scenes / name).read_bytes())
+    run = small_run(tmp_path, model=dataclasses.replace(SMALL, regions="none", geometry="none"))
+    train(run, tmp_path / "run")
+    answerer = QuestionAnswerer.load(tmp_path / "run")
+    given = answerer.answer(None, "is one thing inside another?")
+    assert given.regions is None
+    assert len(given.answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": AnswerDataConfig()}, "say which questions"),
+        ({"data": AnswerDataConfig(folder="nowhere")}, "nowhere"),
+        ({"model": dataclasses.replace(SMALL, answers=3)}, r"model.answers: 3 does not fit"),
+        ({"model": dataclasses.replace(SMALL, features="other")}, r"model.features: 'other'"),
+        ({"machine": MachineConfig(device="cuda")}, "there is no GPU"),
+    ],
+)
+def test_settings_that_do_not_fit(scenes, tmp_path, changes, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        train(small_run(scenes, **changes), tmp_path)
+
+
+def test_wrong_values_are_named():
+    with pytest.raises(ValueError, match="also what is learned from"):
+        AnswerDataConfig(train="val")
+    with pytest.raises(ValueError, match="cannot both"):
+        AnswerDataConfig(folder="a", scenes=SceneConfig())
+    with pytest.raises(ValueError, match="epochs"):
+        AnswerPhaseConfig(epochs=0)
+
+
+def test_the_command_trains_by_the_key_task(tmp_path, capsys):
+    config = tmp_path / "run.yaml"
+    config.write_text("task: answering\ndata:\n  scenes: {train: 40, test: 20}\n")
+    options = ["--learning.epochs", "1", "--machine.threads", "1", "--machine.device", "cpu"]
+    for key in ("dim", "hidden_dim", "flat_dim", "flat_hidden_dim", "word_dim"):
+        options += [f"--model.{key}", "16"]
+    options += ["--model.layers", "1", "--output", str(tmp_path / "run")]
+    assert main(["train", "--config", str(config), *options]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "signature.json").read_text())["task"] == "answering"
+
+
+@pytest.mark.parametrize("model", ANSWERERS)
+def test_shipped_configurations(model):
+    path = CONFIGS / "vqa" / f"{model.replace('-', '_')}.yaml"
+    expected = AnswerRun(model=AnswererConfig.for_model(model))
+    assert read_yaml(AnswerRun, path) == expected
+    assert path.read_text().endswith(to_yaml(expected))
+    toy = CONFIGS / "toy" / "questions.yaml"
+    assert read_yaml(AnswerRun, toy) == question_run()
+    assert toy.read_text().endswith(to_yaml(question_run()))
