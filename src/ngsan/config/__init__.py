@@ -5,7 +5,7 @@ command line's help. This package imports no torch.
 """
 
 from ngsan.config.checks import check_choice, check_range, check_types
-from ngsan.config.data import DataConfig, SceneConfig
+from ngsan.config.data import DataConfig, MovingConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
 from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
@@ -21,6 +21,7 @@ from ngsan.config.training import (
     photo_run,
     scene_run,
 )
+from ngsan.config.video import moving_run, video_run
 
 __all__ = [
     "GEOMETRY_TERMS",
@@ -31,6 +32,7 @@ __all__ = [
     "DecodingConfig",
     "MachineConfig",
     "ModelConfig",
+    "MovingConfig",
     "PhaseConfig",
     "RateConfig",
     "SceneConfig",
@@ -43,8 +45,10 @@ __all__ = [
     "check_types",
     "explain",
     "from_dict",
+    "moving_run",
     "photo_run",
     "read_yaml",
     "scene_run",
     "to_yaml",
+    "video_run",
 ]

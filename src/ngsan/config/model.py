@@ -35,6 +35,14 @@ class CaptionerConfig:
     image_size: int = 256
     """Backbone: side of the square that images are squashed to, a multiple of 32."""
 
+    positions: Literal["none", "sinusoidal"] = "none"
+    """What is added to the regions for their place in the order: none, as an image's have no order,
+    or sinusoidal, for the frames of a clip."""
+
+    frame_grid: int = 0
+    """Clips: the grid, so many cells by so many, that `ngsan extract --frames` averaged each frame
+    to. Such a model captions video files. 0 for images, and for frame features from elsewhere."""
+
     dim: int = 512
     """D, the model's width."""
 
@@ -97,6 +105,7 @@ class CaptionerConfig:
         check_range(self, "image_size", at_least=32)
         if self.image_size % 32:
             raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
+        self._check_frames()
         check_range(self, "dropout", at_least=0, below=1)
         if self.dim % self.heads:
             raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
@@ -108,6 +117,24 @@ class CaptionerConfig:
             raise ValueError(f"geometry: {self.geometry!r} names a term twice")
         if "absolute" in self.geometry_terms and self.dim % 8:
             raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
+
+    def _check_frames(self) -> None:
+        check_range(self, "frame_grid", at_least=0)
+        if self.positions != "none" and self.backbone != "none":
+            raise ValueError(
+                f"positions: {self.positions!r} is for the frames of clips, and the backbone "
+                f"{self.backbone} makes cells of one picture: set one of the two to none"
+            )
+        if self.frame_grid and (self.backbone != "none" or self.geometry != "none"):
+            raise ValueError(
+                f"frame_grid: {self.frame_grid} is for the frames of clips, which have no boxes: "
+                "set backbone and geometry to none"
+            )
+        if self.frame_grid and self.feature_dim % self.frame_grid**2:
+            raise ValueError(
+                f"feature_dim: {self.feature_dim} does not divide into the cells of frame_grid: "
+                f"{self.frame_grid} x {self.frame_grid}"
+            )
 
     @property
     def geometry_terms(self) -> tuple[str, ...]:

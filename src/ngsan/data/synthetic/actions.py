@@ -7,6 +7,7 @@ reverse: no single frame, and no set of frames without their order, tells the tw
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ngsan.data.synthetic.relations import Box
 
@@ -79,11 +80,9 @@ def _ways(a: Sequence[Box], b: Sequence[Box]) -> set[str]:
     return found
 
 
-def _told(
-    numbers: Sequence[float], up: str, down: str, ratio: float, least: float
-) -> set[str]:
+def _told(numbers: Sequence[float], up: str, down: str, ratio: float, least: float) -> set[str]:
     """`up` or `down` if numbers go that way all the time, by at least a ratio."""
-    steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(numbers)]
     if ratio >= least and min(steps) >= -_SLACK:
         return {up}
     if ratio <= 1 / least and max(steps) <= _SLACK:

@@ -51,8 +51,9 @@ def _background(look: int, size: int) -> Image.Image:
     patches = chance.normal(0, chance.uniform(0, 6), (chance.integers(3, 12), 9, 1))
     layers = [
         np.asarray(
-            Image.fromarray(np.repeat(layer, 3 // layer.shape[2], 2).clip(-99, 355)[..., channel])
-            .resize((size, size), Image.Resampling.BICUBIC)
+            Image.fromarray(
+                np.repeat(layer, 3 // layer.shape[2], 2).clip(-99, 355)[..., channel]
+            ).resize((size, size), Image.Resampling.BICUBIC)
         )
         for layer in (corners.astype(np.float32), patches.astype(np.float32))
         for channel in range(3)
