@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.export import load as load
+    from ngsan.export import load_clips as load_clips
     from ngsan.models import build_captioner as build_captioner
 
     __version__: str
 
-__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load"]
+__all__ = ["CaptionerConfig", "__version__", "build_captioner", "load", "load_clips"]
 
 _PUBLIC = {
     "CaptionerConfig": "ngsan.config",
     "build_captioner": "ngsan.models",
     "load": "ngsan.export",
+    "load_clips": "ngsan.export",
 }
 
 
