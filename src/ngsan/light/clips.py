@@ -1,5 +1,4 @@
-"""From clips to captions: each frame goes through the photo model's backbone, and all together
-through a captioner of frames.
+"""From clips to captions: frames through the photo model's backbone, then a captioner of frames.
 
 Shapes: `T` frames, `S` side of a frame, `C` features of a cell, `G` cells of a side after pooling.
 """

@@ -9,6 +9,7 @@ Shapes: `T` frames, `S` side of the square that each is squashed to.
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,8 +46,21 @@ MOST_DECODED = 10_000_000_000
 """Pixels of all frames that are decoded of a clip."""
 
 VIDEO_ENDINGS = frozenset(
-    (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv")
-    + (".ogv", ".3gp")
+    [
+        ".mp4",
+        ".m4v",
+        ".mov",
+        ".mkv",
+        ".webm",
+        ".avi",
+        ".mpg",
+        ".mpeg",
+        ".ts",
+        ".wmv",
+        ".flv",
+        ".ogv",
+        ".3gp",
+    ]
 )
 """Names of video files end in one of these, in capitals or not."""
 
@@ -65,9 +79,8 @@ def is_clip(path: str | Path) -> bool:
     if ending not in _MAY_MOVE or not path.is_file():
         return False
     try:
-        with reading(""), open_file(path) as file:
-            with Image.open(file, formats=MOVING_FORMATS) as image:
-                moves = bool(getattr(image, "is_animated", False))
+        with reading(""), _opened(path) as image:
+            moves = bool(getattr(image, "is_animated", False))
     except ImageError:  # whoever reads it will say what is wrong
         return False
     return moves
@@ -168,19 +181,24 @@ def _of_pictures(
 
 def _of_moving_picture(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
     """Frames of a GIF, PNG or WebP; a still picture is a clip of one."""
-    with reading(str(path)), open_file(path) as file:
-        with Image.open(file, formats=MOVING_FORMATS) as image:
-            check_size(image)
-            count = int(getattr(image, "n_frames", 1))
-            if count > MOST_FRAMES or count * image.width * image.height > MOST_DECODED:
-                raise ImageError(
-                    f"{count:,} frames of {image.width} x {image.height} are more than are decoded"
-                )
-            taken = []
-            for place in evenly(count, frames):
-                image.seek(place)
-                taken.append(to_square(to_rgb(image.copy()), size))
+    with reading(str(path)), _opened(path) as image:
+        check_size(image)
+        count = int(getattr(image, "n_frames", 1))
+        if count > MOST_FRAMES or count * image.width * image.height > MOST_DECODED:
+            raise ImageError(
+                f"{count:,} frames of {image.width} x {image.height} are more than are decoded"
+            )
+        taken = []
+        for place in evenly(count, frames):
+            image.seek(place)
+            taken.append(to_square(to_rgb(image.copy()), size))
     return np.stack(taken)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    with open_file(path) as file, Image.open(file, formats=MOVING_FORMATS) as image:
+        yield image
 
 
 def _frame_files(folder: Path) -> list[Path]:

@@ -74,8 +74,8 @@ def _av(path: Path) -> Any:
         av = import_module("av")
     except ImportError:
         raise ImageError(
-            f"{path}: video files are decoded by PyAV: pip install 'ngsan[video]'; GIFs and folders "
-            "of frames need nothing"
+            f"{path}: video files are decoded by PyAV: pip install 'ngsan[video]'; GIFs and "
+            "folders of frames need nothing"
         ) from None
     av.logging.set_level(None)  # what is wrong is said once, by the error
     return av
@@ -164,7 +164,8 @@ def _decoded(container: Any, stream: Any, budget: list[int] | None = None) -> It
 def _check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         raise ImageError(
-            f"its size is {width} x {height}, more than the {MOST_PIXELS:,} pixels that are accepted"
+            f"its size is {width} x {height}, more than the {MOST_PIXELS:,} pixels that are "
+            "accepted"
         )
 
 

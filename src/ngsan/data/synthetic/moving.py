@@ -5,7 +5,7 @@ Boxes are `cxcywh` relative to the canvas; y grows downwards, as in pictures.
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ngsan.data.synthetic.actions import ACTIONS, OPPOSITES, actions
@@ -61,6 +61,14 @@ class MovingScene:
     def reversed(self) -> "MovingScene":
         """The same frames in reverse."""
         things = tuple(replace(thing, boxes=thing.boxes[::-1]) for thing in self.things)
+        return replace(self, things=things)
+
+    def thinned(self, places: Sequence[int]) -> "MovingScene":
+        """Some of the frames."""
+        things = tuple(
+            replace(thing, boxes=tuple(thing.boxes[place] for place in places))
+            for thing in self.things
+        )
         return replace(self, things=things)
 
 

@@ -1,0 +1,166 @@
+"""The clip model that ships: its data, and how often its captions are true.
+
+    python benchmarks/moving.py data --to DIR [--grid 4] [--train 4000]
+    ngsan train --config configs/video/moving.yaml --data.folder DIR --output RUN
+    python benchmarks/moving.py score RUN [RUN ...]
+
+`data` renders the built-in moving scenes, takes every frame through the backbone of the photo model
+that ships, in one thread, and writes a dataset folder. Every scene is there as it is and in
+reverse; those to learn from also with some frames left out. `score` captions unseen scenes of that
+making, in exact pairs of a scene and its reverse, and holds each caption against the boxes: does it
+name the two things, and is it true. As controls the frames are shuffled, and only one is shown,
+repeated.
+"""
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.data.synthetic import MovingScene, read_doing, render_moving, true_doings
+from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
+from ngsan.export.loading import SHIPPED
+from ngsan.light.clips import FrameDescriber
+from ngsan.light.model import LightModel
+from ngsan.vision.clips import evenly
+
+SPLITS = ("train", "val", "test")
+FEWEST = 4
+"""Frames of the shortest scenes to learn from."""
+
+Array = NDArray[Any]
+
+
+class Eyes:
+    """Describes scenes; a scene that was seen just before, also in reverse, costs nothing."""
+
+    def __init__(self, grid: int) -> None:
+        """Opens the backbone."""
+        self.describer = FrameDescriber(LightModel(SHIPPED, threads=1), grid)
+        self._seen: dict[Any, NDArray[np.float32]] = {}
+
+    def __call__(self, scene: MovingScene) -> Array:
+        """(frames, width) of a scene."""
+        keys = [(scene.look, scene.at(frame)) for frame in range(scene.frames)]
+        if any(key not in self._seen for key in keys):
+            features = self.describer.describe(render_moving(scene, self.describer.size))
+            self._seen = dict(zip(keys, features, strict=True))
+        return np.stack([self._seen[key] for key in keys])
+
+
+def shortened(scenes: Sequence[MovingScene], seed: int) -> Iterator[MovingScene]:
+    """The scenes, each followed by itself with some frames left out, if that still tells."""
+    rng = random.Random(seed)
+    for scene in scenes:
+        yield scene
+        short = scene.thinned(evenly(scene.frames, rng.randint(FEWEST, scene.frames - 1)))
+        if true_doings(short):
+            yield short
+
+
+def make_data(options: argparse.Namespace, describe: Callable[[MovingScene], Array]) -> None:
+    """Writes the dataset folder."""
+    sizes = {split: 2 * getattr(options, split) for split in SPLITS}
+    scenes = sample_moving_splits(sizes, seed=options.seed)
+    scenes["train"] = list(shortened(scenes["train"], options.seed))
+    write_moving_folder(
+        options.to,
+        scenes,
+        seed=options.seed,
+        describe=describe,
+        source=f"moving scenes through the photo model, grid {options.grid}",
+    )
+
+
+def score(options: argparse.Namespace) -> None:
+    """Prints how often captions are true."""
+    from ngsan.export.loading import load_predictor
+    from ngsan.models.saved import load_captioner
+
+    scenes = sample_moving_splits(
+        {split: 2 * getattr(options, split) for split in SPLITS}, seed=options.seed
+    )[options.split]
+    print("model\tframes\tnames\ttrue\tdirection")
+    eyes: dict[int, list[Array]] = {}
+    for model in options.models:
+        grid = load_captioner(model)[1].frame_grid
+        if grid not in eyes:
+            describe = Eyes(grid)
+            eyes[grid] = [describe(scene) for scene in scenes]
+        predictor = load_predictor(model)
+        for name, order in ORDERS.items():
+            rng = np.random.default_rng(0)
+            clips = np.stack([order(features, rng) for features in eyes[grid]])
+            written = [
+                found[0].text
+                for part in np.array_split(clips, -(-len(clips) // 100))
+                for found in predictor.caption(part)
+            ]
+            print(f"{Path(model).name}\t{name}\t{told(written, scenes)}", flush=True)
+            if name == "as they are":
+                print(by_action(written, scenes))
+
+
+ORDERS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "as they are": lambda features, rng: features,
+    "shuffled": lambda features, rng: rng.permutation(features),
+    "one, repeated": lambda features, rng: np.repeat(
+        features[rng.integers(len(features))][None], len(features), 0
+    ),
+}
+
+
+def told(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
+    """Shares of 100: of captions that name both things, that are true, and, where the scene and
+    its reverse differ, of true ones.
+    """  # noqa: D205
+    claims = [read_doing(caption) for caption in captions]
+    pairs = list(zip(claims, scenes, strict=True))
+    names = [claim is not None and claim.names_of(scene) for claim, scene in pairs]
+    true = [claim is not None and claim.holds_in(scene) for claim, scene in pairs]
+    directed = [
+        right
+        for right, scene in zip(true, scenes, strict=True)
+        if not set(true_doings(scene)) & set(true_doings(scene.reversed()))
+    ]
+    return "\t".join(f"{100 * np.mean(found):.1f}" for found in (names, true, directed))
+
+
+def by_action(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
+    """How many captions are true, by what the scene shows first."""
+    right, there = Counter[str](), Counter[str]()
+    for caption, scene in zip(captions, scenes, strict=True):
+        claim, action = read_doing(caption), true_doings(scene)[0].action
+        there[action] += 1
+        right[action] += claim is not None and claim.holds_in(scene)
+    return "\n".join(f"  {name}: {right[name]} of {count}" for name, count in there.items())
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    data, scoring = commands.add_parser("data"), commands.add_parser("score")
+    data.add_argument("--to", required=True)
+    data.add_argument("--grid", type=int, default=4)
+    scoring.add_argument("models", nargs="+")
+    scoring.add_argument("--split", choices=SPLITS[1:], default="test")
+    for one in (data, scoring):
+        one.add_argument("--train", type=int, default=4000, help="scenes, before they are reversed")
+        one.add_argument("--val", type=int, default=300)
+        one.add_argument("--test", type=int, default=400)
+        one.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.command == "data":
+        make_data(options, Eyes(options.grid))
+    else:
+        score(options)
+
+
+if __name__ == "__main__":
+    main()
