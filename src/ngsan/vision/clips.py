@@ -46,21 +46,7 @@ MOST_DECODED = 10_000_000_000
 """Pixels of all frames that are decoded of a clip."""
 
 VIDEO_ENDINGS = frozenset(
-    [
-        ".mp4",
-        ".m4v",
-        ".mov",
-        ".mkv",
-        ".webm",
-        ".avi",
-        ".mpg",
-        ".mpeg",
-        ".ts",
-        ".wmv",
-        ".flv",
-        ".ogv",
-        ".3gp",
-    ]
+    (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".ogv")
 )
 """Names of video files end in one of these, in capitals or not."""
 
@@ -181,7 +167,7 @@ def _of_pictures(
 
 def _of_moving_picture(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
     """Frames of a GIF, PNG or WebP; a still picture is a clip of one."""
-    with reading(str(path)), _opened(path) as image:
+    with reading(str(path), MOVING_FORMATS), _opened(path) as image:
         check_size(image)
         count = int(getattr(image, "n_frames", 1))
         if count > MOST_FRAMES or count * image.width * image.height > MOST_DECODED:

@@ -25,7 +25,7 @@ _WHOLE = 2_000_000_000
 """Pixels up to which every frame is decoded, some two minutes of 640 x 360. Of longer videos the
 frames before and after those that are taken are passed over."""
 
-_SPARE = 8
+_SPARE = 4
 """Times as many frames are held as are taken, so that these can be chosen evenly at the end."""
 
 _PATIENCE = 600
