@@ -7,11 +7,14 @@ BIN := $(VENV)/bin
 # uv does not read pip's settings; without this it would not see local wheels that pip is told of.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: help demo demo-scenes test lint format clean
+.PHONY: help studio demo demo-scenes test test-browser chromium lint format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+studio: $(VENV)/.installed-extra-serve ## Serve the page on which one sees what the models see
+	$(BIN)/ngsan serve
 
 demo: $(VENV)/.installed ## Caption the example photographs and show where the model looked
 	$(BIN)/ngsan demo
@@ -22,7 +25,25 @@ demo-scenes: $(VENV)/.installed ## Train SAN and NG-SAN on built-in scenes and c
 test: $(VENV)/.installed-test ## Run the tests
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.installed-lint ## Check style and types
+test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser chromium ## Try the studio's page in Chromium
+	$(BIN)/python -m pytest -m browser tests/browser
+
+# Of the system, as a browser needs libraries that no Python package brings along.
+chromium:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		if command -v $$name > /dev/null; then exit 0; fi; \
+	done; \
+	if ! command -v apt-get > /dev/null; then \
+		echo "Chromium is missing, and there is no apt-get to install it with: install it by hand" >&2; exit 1; \
+	elif [ "$$(id -u)" = 0 ]; then as=; \
+	elif command -v sudo > /dev/null; then as=sudo; \
+	else \
+		echo "Chromium is missing, and only root may install it: apt-get install chromium" >&2; exit 1; \
+	fi; \
+	echo "installing Chromium" && $$as apt-get update -qq \
+		&& $$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium
+
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -42,6 +63,11 @@ $(VENV)/.uv:
 
 $(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e .
+	touch $@
+
+# Before the groups, as the first rule that fits is taken.
+$(VENV)/.installed-extra-%: $(VENV)/.installed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$*]'
 	touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed

@@ -41,7 +41,9 @@ ALLOWED = {
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},
     "plots": set(),
+    "serve": {"", "config", "data", "examples", "explain", "export", "light", "studio", "vision"},
     "probe": {"models", "data", "text"},
+    "studio": {"config", "data", "light"},
     "commands": {
         "",
         "config",
@@ -57,6 +59,8 @@ ALLOWED = {
         "plots",
         "predict",
         "probe",
+        "serve",
+        "studio",
         "text",
         "train",
         "vision",
@@ -105,6 +109,17 @@ def test_captions_of_photographs_need_no_torch():
         assert not any(name.split(".")[0] == "torch" for name in names), path
         seen = {name for name in names if name.startswith("ngsan.vision")}
         assert seen <= {f"ngsan.vision.{name}" for name in seeing}, path
+
+
+def test_the_studio_needs_no_torch():
+    """Nor does what it takes of the built-in scenes."""
+    scenes = [
+        SOURCE / "data/synthetic" / f"{name}.py" for name in ("scene", "wording", "relations")
+    ]
+    for path in [*(SOURCE / "studio").rglob("*.py"), *scenes]:
+        names = set(imports_of(path))
+        assert not any(name.split(".")[0] == "torch" for name in names), path
+        assert "ngsan.data.synthetic.tensors" not in names, path
 
 
 def test_there_is_no_junk_drawer():

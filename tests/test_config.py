@@ -75,6 +75,15 @@ def test_shipped_toy_config_is_the_demo_s():
         assert text.endswith(to_yaml(run))
 
 
+def test_the_studio_s_config_is_that_of_the_scenes_but_longer():
+    path = ROOT / "configs" / "toy" / "studio.yaml"
+    run, toy = read_yaml(TrainConfig, path), scene_run()
+    assert path.read_text().endswith(to_yaml(run))
+    assert run.model == dataclasses.replace(toy.model, signed_geometry=True)
+    assert run.cross_entropy.rate == toy.cross_entropy.rate
+    assert run.self_critical.epochs == 0
+
+
 def test_the_paper_s_defaults():
     config = CaptionerConfig()
     assert (config.dim, config.heads, config.hidden_dim, config.layers) == (512, 8, 2048, 4)

@@ -1,4 +1,4 @@
-"""Metrics by epoch, from logs to figures."""
+"""Metrics by epoch, from logs to figures, and the geometric bias of models."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ngsan.__main__ import main
-from ngsan.plots import Curve, plot_curves, read_curve
+from ngsan.plots import Curve, SurfaceRow, plot_curves, plot_surfaces, read_curve
 
 
 def write_log(path, entries):
@@ -97,3 +97,134 @@ def test_what_is_no_text_is_named(tmp_path):
     (tmp_path / "log").write_bytes(b"\x89PNG\xff")
     with pytest.raises(ValueError, match="log: not a log, which is text"):
         read_curve(tmp_path / "log", "CIDEr")
+
+
+def steps(height):
+    """A surface that is zero on the left and `height` on the right."""
+    return [[0.0, height]] * 2
+
+
+def test_all_panels_share_one_scale(tmp_path):
+    """The largest of all is yellow; a tenth of it is nearly as dark as nothing."""
+    target = tmp_path / "bias.png"
+    rows = [SurfaceRow(f"head {n}", {"1": steps(h)}, {"1": steps(h)}) for n, h in ((1, 1), (2, 10))]
+    plot_surfaces(rows, target, title="two heads")
+    pixels = np.asarray(Image.open(target).convert("RGB")).reshape(-1, 3).astype(int)
+    found, counts = np.unique(pixels, axis=0, return_counts=True)
+    large = {tuple(c) for c, n in zip(found.tolist(), counts, strict=True) if n > 2000}
+    import matplotlib
+
+    colours = matplotlib.colormaps["cividis"]
+    wanted = {tuple(map(int, colours(at, bytes=True)[:3])) for at in (0.0, 0.1, 1.0)}
+    assert wanted <= large
+
+
+def test_biases_below_zero_have_two_hues_and_zero_none(tmp_path):
+    target = tmp_path / "bias.png"
+    surface = [[-1.0, 0.0, 1.0]] * 3
+    plot_surfaces([SurfaceRow("", {"1": surface}, {"1": surface})], target, offsets=(-3.0, 3.0))
+    pixels = np.asarray(Image.open(target).convert("RGB")).reshape(-1, 3).astype(int)
+    red, blue = pixels[:, 0], pixels[:, 2]
+    assert (red - blue > 80).sum() > 5000  # orange
+    assert (blue - red > 20).sum() > 5000  # purple
+    with pytest.raises(ValueError, match="no bias to draw"):
+        plot_surfaces([], target)
+
+
+def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
+    """What is drawn is the bias of the equations, for the query that the title names."""
+    import torch
+
+    from ngsan.commands import plot_geometry
+    from ngsan.config import CaptionerConfig
+    from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
+    from ngsan.data.synthetic.folder import write_scene_folder
+    from ngsan.models import build_captioner
+    from ngsan.models.saved import save_captioner
+
+    drawn = []
+
+    def keep(rows, to, **keys):
+        drawn.append((rows, keys))
+
+    monkeypatch.setattr(plot_geometry, "plot_surfaces", keep)
+    vocabulary = scene_vocabulary()
+    scenes = list(sample_scenes(3, fewest=2, most=4))
+    write_scene_folder(tmp_path / "data", {"test": scenes_to_batch(scenes, vocabulary)}, vocabulary)
+    for kind in ("content-independent", "query", "none"):
+        config = CaptionerConfig(
+            vocab_size=35, feature_dim=32, dim=16, heads=2, hidden_dim=8, layers=2, geometry=kind
+        )
+        torch.manual_seed(0)
+        captioner = build_captioner(config)
+        with torch.no_grad():
+            for parameter in captioner.parameters():
+                parameter.normal_(std=0.4)
+        save_captioner(tmp_path / kind, captioner, config, vocabulary)
+
+    def plot(*words):
+        return main(["plot", "geometry", *words, "--to", str(tmp_path / "f.png")])
+
+    assert plot(str(tmp_path / "content-independent"), "--layer", "2") == 0
+    rows, keys = drawn.pop()
+    assert [row.label for row in rows] == ["head 1", "head 2"]
+    assert keys["title"] == "Geometric bias (content-independent), layer 2"
+    state = build_state(tmp_path / "content-independent")
+    at = "encoder.layers.1.attention.score_bias."
+    f = np.log([1.5, 0.5, 2, 2])
+    embedded = np.maximum(state[f"{at}embedding.weight"] @ f + state[f"{at}embedding.bias"], 0)
+    wanted = np.maximum(state[f"{at}content_independent.weight"] @ embedded, 0)
+    found = [row.position["2"][10][30] for row in rows]  # of 61 steps from 0 to 3
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+    assert plot(str(tmp_path / "query")) == 0
+    assert drawn.pop()[1]["title"].endswith("layer 1; constant part of the query")
+    assert plot(str(tmp_path / "query"), "--data", str(tmp_path / "data"), "--mean") == 0
+    rows, keys = drawn.pop()
+    assert [row.label for row in rows] == ["layer 1", "layer 2"]
+    assert keys["title"].endswith("mean of the heads; mean query of 3 images")
+    assert found_by_hand(tmp_path, scenes) == pytest.approx(rows[0].size["1"][20][40], abs=2e-3)
+
+    assert plot(str(tmp_path / "none")) == 2
+    assert plot(str(tmp_path / "query"), "--layer", "3") == 2
+    assert plot(str(tmp_path / "query"), "--images", str(tmp_path)) == 2
+    assert not drawn
+
+
+def build_state(folder):
+    from ngsan.models.saved import load_captioner
+
+    captioner, _, _ = load_captioner(folder)
+    return {name: value.numpy() for name, value in captioner.state_dict().items()}
+
+
+def found_by_hand(tmp_path, scenes):
+    """The first layer's mean bias of the mean query at dw = 2, dh = 1, dx = dy = 1."""
+    from ngsan.data import FeatureStore
+
+    state = build_state(tmp_path / "query")
+    store = FeatureStore(tmp_path / "data")
+    features = np.concatenate([store[str(i)].features for i in range(len(scenes))])
+    weight, shift = state["encoder.embed.weight"], state["encoder.embed.bias"]
+    x = np.maximum(features.astype(np.float32) @ weight.T + shift, 0)  # post-norm: as it comes
+    at = "encoder.layers.0.attention.score_bias."
+    queries = (x @ state[f"{at}query.weight"].T + state[f"{at}query.bias"]).mean(0).reshape(2, -1)
+    f = np.log([1, 1, 2, 1])
+    embedded = np.maximum(state[f"{at}embedding.weight"] @ f + state[f"{at}embedding.bias"], 0)
+    return (queries @ embedded).mean()
+
+
+def test_the_model_that_ships_is_drawn(tmp_path, capsys):
+    from ngsan.examples import EXAMPLES
+    from ngsan.export.loading import SHIPPED
+
+    target = tmp_path / "coco.pdf"
+    images = [str(example.path) for example in EXAMPLES[:2]]
+    words = [str(SHIPPED), "--images", *images, "--mean", "--to", str(target)]
+    assert main(["plot", "geometry", *words]) == 0
+    assert target.read_bytes().startswith(b"%PDF")
+    assert main(["plot", "geometry", str(SHIPPED), "--to", str(tmp_path / "f.doc")]) == 2
+    assert ".png, .pdf, .svg" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plot", "geometry", "--help"])
+    assert "appendix" in capsys.readouterr().out

@@ -15,6 +15,7 @@ COMMANDS = {
     "pack": "write a model small, for use with PyTorch and without it",
     "plot": "draw figures: metrics by epoch",
     "score": "score a file of captions against references, or check a submission",
+    "serve": "serve the studio, a page and an API that caption photographs",
     "train": "train a captioner, by cross-entropy and then self-critically",
 }
 

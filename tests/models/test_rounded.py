@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
+from ngsan.models.folder import WEIGHTS, copy_model
 from ngsan.models.rounded import (
     delicate_weights,
     restore_rows,
@@ -19,14 +20,8 @@ from ngsan.models.rounded import (
     round_weights,
     settle_norms,
 )
-from ngsan.models.saved import (
-    WEIGHTS,
-    _serialize,
-    content_signature,
-    copy_model,
-    load_captioner,
-    save_captioner,
-)
+from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.weights import content_signature, serialize
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.backbone import build_backbone
 from ngsan.vision.efficientnet import Block, fold_norms
@@ -228,6 +223,6 @@ def test_what_was_never_written_like_this_is_refused(change, message, saved):
     tensors = {name: torch.from_numpy(tensor) for name, tensor in load_file(path).items()}
     change(tensors, about)
     about["signature"] = content_signature(tensors, about)
-    path.write_bytes(_serialize(tensors, about))
+    path.write_bytes(serialize(tensors, about))
     with pytest.raises(ValueError, match=message):
         load_captioner(saved[1])

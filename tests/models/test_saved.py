@@ -12,15 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from ngsan.config import CaptionerConfig
-from ngsan.models import build_captioner, saved
-from ngsan.models.saved import (
-    content_signature,
-    copy_model,
-    load_captioner,
-    model_signature,
-    read_metrics,
-    save_captioner,
-)
+from ngsan.models import build_captioner
+from ngsan.models import folder as folders
+from ngsan.models.folder import copy_model, model_signature, read_metrics
+from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.weights import content_signature, on_host
 from ngsan.text.vocabulary import Vocabulary
 from tests.kills import end_of, fork, kills, random_kills
 
@@ -124,10 +120,17 @@ def test_damaged_files_are_named(tmp_path, name, text):
         load_captioner(tmp_path)
 
 
+def test_a_model_of_another_task_is_refused(tmp_path):
+    captioner = build_captioner(config())
+    save_captioner(tmp_path, captioner, config(), Vocabulary(WORDS), task="translation")
+    with pytest.raises(ValueError, match="is a model for translation, and here one for captioning"):
+        load_captioner(tmp_path)
+
+
 def test_another_vocabulary_is_refused(tmp_path):
     save(tmp_path)
     Vocabulary(WORDS[:-1]).save(tmp_path / "vocabulary.json")
-    with pytest.raises(ValueError, match="has 5 ids and config.yaml says vocab_size: 6"):
+    with pytest.raises(ValueError, match="belongs to vocabulary .* they do not belong together"):
         load_captioner(tmp_path)
     swapped = Vocabulary([*WORDS[1::-1], *WORDS[2:]])
     swapped.save(tmp_path / "vocabulary.json")
@@ -263,7 +266,7 @@ def test_every_byte_of_the_weights_counts(tmp_path, monkeypatch):
     content = path.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
     # What would be read anew each time, and is not at stake here.
-    monkeypatch.setattr(saved, "_read_config", lambda path: config())
+    monkeypatch.setattr(folders, "_read_config", lambda path, kind: config())
     chance = random.Random(0)
     places = [*range(header), *chance.sample(range(header, len(content)), 200)]
     for place in places:
@@ -400,7 +403,7 @@ def test_other_weights_in_place_of_the_captioners(tmp_path):
 
 def test_tensors_in_the_same_memory_or_in_another_order(tmp_path):
     shared = torch.arange(6.0).view(2, 3)
-    found = saved.on_host({"a": shared, "b": shared, "c": shared.T, "d": shared[0], "e": shared[1]})
+    found = on_host({"a": shared, "b": shared, "c": shared.T, "d": shared[0], "e": shared[1]})
     save_file(found, tmp_path / "file")
     loaded = load_file(tmp_path / "file")
     assert torch.equal(loaded["a"], shared)

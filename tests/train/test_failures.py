@@ -23,9 +23,10 @@ from ngsan.config import (
 from ngsan.config import TrainConfig as Config
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.lock import folder_lock
-from ngsan.models.saved import WEIGHTS, load_captioner, model_signature
+from ngsan.models.folder import WEIGHTS, model_signature
+from ngsan.models.saved import load_captioner
 from ngsan.train import folder as folders
-from ngsan.train import run
+from ngsan.train.captioning import CaptioningTask
 from ngsan.train.progress import differences, settings
 from ngsan.train.run import train
 from ngsan.train.state import read_state
@@ -90,7 +91,7 @@ def no_space(*_, **__):
     "place",
     [
         "ngsan.train.state.write_unseen",
-        "ngsan.models.saved.write_unseen",
+        "ngsan.models.folder.write_unseen",
         "ngsan.train.keeping.write_bytes",
         "ngsan.train.log.JsonLines.write",
     ],
@@ -282,7 +283,7 @@ def test_settings_are_as_a_state_gives_them_back():
     class Odd(Config):
         pair: tuple[int, ...] = (1, 2)
 
-    values = settings(Odd(**vars(often())), "float32", {"train": "a"})
+    values = settings(Odd(**vars(often())), "float32", {"train": "a"}, CaptioningTask.free)
     assert values["pair"] == [1, 2]
     assert differences(values, {**values, "pair": [1, 3]}) == ["pair: [1, 2] before, [1, 3] now"]
 
@@ -407,4 +408,4 @@ def test_batch_norm_is_for_one_process():
         world_size, device = 2, torch.device("cpu")
 
     with pytest.raises(ValueError, match=r"model\.norm: batch .* 2 processes"):
-        run._train(Two(), config, None, (None, None), None, None, None, None)
+        CaptioningTask(Two(), config, None, fresh=True)

@@ -17,7 +17,8 @@ from ngsan.config import (
     ValidationConfig,
     read_yaml,
 )
-from ngsan.models.saved import load_captioner, read_metrics
+from ngsan.models.folder import read_metrics
+from ngsan.models.saved import load_captioner
 from ngsan.train.run import train
 from tests.train.worlds import tiny_model, tiny_run
 

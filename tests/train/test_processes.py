@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from ngsan.config import to_yaml
-from ngsan.models.saved import WEIGHTS
+from ngsan.models.folder import WEIGHTS
 from ngsan.train.run import train
 from tests.kills import end_of, fork
 from tests.train.worlds import same_tensors, tiny_model, tiny_run

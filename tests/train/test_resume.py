@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from ngsan.config import CrossEntropyConfig, MachineConfig, RateConfig, SelfCriticalConfig
-from ngsan.models.saved import WEIGHTS, model_signature, read_metrics
+from ngsan.models.folder import WEIGHTS, model_signature, read_metrics
 from ngsan.train import validation
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.state import read_state

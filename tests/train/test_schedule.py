@@ -50,3 +50,13 @@ def test_rates_are_never_negative_nor_above_the_highest(shape):
             rate = rate_at(config, step=step, steps=10, epochs=3)
             assert 0 <= rate <= 1e-3
             assert math.isfinite(rate)
+
+
+def test_inverse_root_is_fairseq_s():
+    config = RateConfig("inverse-root", highest=5e-4, rise=2.0)
+    found = [rate_at(config, step=step, steps=10, epochs=100) for step in range(400)]
+    # highest * sqrt(warmup) / sqrt(t) after a linear rise, t counting from 1
+    wanted = [
+        5e-4 * t / 20 if t <= 20 else 5e-4 * math.sqrt(20) / math.sqrt(t) for t in range(1, 401)
+    ]
+    assert found == pytest.approx(wanted)

@@ -2,11 +2,12 @@
 
 from rich.console import Console
 
+from ngsan.commands import plot_geometry
 from ngsan.commands.command_line import Parser
 from ngsan.plots import plot_curves, read_curve
 
 DESCRIPTION = """Draws metrics by epoch from the logs of training runs, as Figure 3 of the paper
-does."""
+does. `ngsan plot geometry --help` explains the figures of a model's geometric bias."""
 
 
 def make_parser() -> Parser:
@@ -29,6 +30,9 @@ def make_parser() -> Parser:
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
+    if arguments[:1] == ["geometry"]:
+        plot_geometry.main(arguments[1:])
+        return
     options = make_parser().parse_args(arguments)
     names = [name.strip() for name in options.metrics.split(",")]
     runs = [_named(log) for log in options.log]

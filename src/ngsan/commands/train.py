@@ -3,13 +3,16 @@
 import signal
 import sys
 import time
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.console import Console
 
 from ngsan.commands.command_line import Parser, config_parser, take_config
 from ngsan.commands.train_view import TrainView
-from ngsan.config import TrainConfig
+from ngsan.config import TrainConfig, run_class
 from ngsan.plots import plot_curves, read_curve
 from ngsan.train.log import Entry
 
@@ -21,9 +24,9 @@ _CURVE = "curve.png"
 _BETWEEN_CURVES = 60.0
 
 
-def make_parser() -> Parser:
-    """The command line."""
-    parser = config_parser(TrainConfig, "train", DESCRIPTION)
+def make_parser(run: type[Any] = TrainConfig) -> Parser:
+    """The command line for runs of a class."""
+    parser = config_parser(run, "train", DESCRIPTION)
     parser.add_argument("--output", metavar="DIR", type=str, required=True, help="where to")
     parser.add_argument(
         "--resume",
@@ -34,7 +37,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def train(config: TrainConfig, output: str, *, resume: bool) -> None:
+def train(config: Any, output: str, *, resume: bool) -> None:
     """Trains, and shows how it goes."""
     from ngsan.train.machine import leave_others
     from ngsan.train.run import InterruptedRunError
@@ -87,9 +90,35 @@ class _CurveDrawer:
         return f"the curve is in {self._output / _CURVE}" if entry["event"] == "end" else ""
 
 
+def task_of(arguments: list[str]) -> str:
+    """What a command line is to learn: what it or its last file says; captioning otherwise.
+
+    The rest of the line can be understood only when that is known.
+
+    Raises:
+        ValueError: A file is no YAML.
+        OSError: A file cannot be read.
+    """
+    task = "captioning"
+    for word, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, _, given = word.partition("=")
+        value = given or after
+        if option == "--task":
+            task = value
+        elif option == "--config" and value:
+            try:
+                keys = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            except (UnicodeDecodeError, yaml.YAMLError) as error:
+                raise ValueError(f"{value}: {error}") from error
+            if isinstance(keys, dict) and "task" in keys:
+                task = str(keys["task"])
+    return task
+
+
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
-    parser = make_parser()
+    run = run_class(task_of(arguments))
+    parser = make_parser(run)
     options = parser.parse_args(arguments)
-    config = take_config(parser, options, TrainConfig)
+    config = take_config(parser, options, run)
     train(config, options.output, resume=options.resume)

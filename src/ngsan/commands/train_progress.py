@@ -13,10 +13,13 @@ from ngsan.train.log import Entry
 REWARDS = ("reward", "greedy_reward", "length", "entropy")
 """Measures of self-critical learning."""
 
-_PANEL = (("loss", "rate", "images_per_second", "seconds_left"), REWARDS)
+_SPEEDS = ("images_per_second", "tokens_per_second", "questions_per_second")
+"""How fast a run is, each task by what it counts."""
+
+_PANEL = (("loss", "rate", *_SPEEDS, "seconds_left"), REWARDS)
 """The lines of measures in the live view."""
 
-_LINE = ("loss", "reward", "rate", "images_per_second", "seconds_left")
+_LINE = ("loss", "reward", "rate", *_SPEEDS, "seconds_left")
 """What is said of a step where there is no terminal."""
 
 

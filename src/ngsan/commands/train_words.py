@@ -10,6 +10,8 @@ _MEASURES: Mapping[str, Callable[[float], str]] = {
     "loss": "loss {:6.3f}".format,
     "rate": "rate {:.3g}".format,
     "images_per_second": "{:,.0f} images/s".format,
+    "tokens_per_second": "{:,.0f} tokens/s".format,
+    "questions_per_second": "{:,.0f} questions/s".format,
     "seconds_left": lambda seconds: f"{_clock(seconds)} left",
     "reward": "reward {:.3f}".format,
     "greedy_reward": "greedy {:.3f}".format,
@@ -94,8 +96,10 @@ def start_lines(entry: Entry) -> list[str]:
         lines[0] += f" in {entry['processes']} processes"
     if entry.get("precision") is not None:
         lines[0] += f", {entry['precision']}"
-    counts = {"{} images": "images", "{} for validation": "validation_images"}
-    found = [form.format(f"{entry[key]:,}") for form, key in counts.items() if entry.get(key)]
+    units = [unit for unit in ("images", "sentences", "questions") if entry.get(unit)]
+    counts = [("{} " + unit, unit) for unit in units]
+    counts += [("{} for validation", f"validation_{unit}") for unit in units]
+    found = [form.format(f"{entry[key]:,}") for form, key in counts if entry.get(key)]
     plan = [
         f"{part.get('phase')}: {part.get('epochs')} epochs of {part.get('steps')} steps"
         for part in entry.get("phases") or ()

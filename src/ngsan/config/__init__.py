@@ -9,6 +9,7 @@ from ngsan.config.data import DataConfig, MovingConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
 from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
+from ngsan.config.runs import RUNS, run_class
 from ngsan.config.training import (
     CrossEntropyConfig,
     MachineConfig,
@@ -26,6 +27,7 @@ from ngsan.config.video import moving_run, video_run
 __all__ = [
     "GEOMETRY_TERMS",
     "MODELS",
+    "RUNS",
     "CaptionerConfig",
     "CrossEntropyConfig",
     "DataConfig",
@@ -48,6 +50,7 @@ __all__ = [
     "moving_run",
     "photo_run",
     "read_yaml",
+    "run_class",
     "scene_run",
     "to_yaml",
     "video_run",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ngsan.config.checks import check_range, check_types
+from ngsan.config.checks import check_choice, check_range, check_types
 from ngsan.config.data import DataConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.model import CaptionerConfig
@@ -13,11 +13,11 @@ from ngsan.config.model import CaptionerConfig
 class RateConfig:
     """The learning rate over the epochs of a phase. The defaults are the paper's."""
 
-    shape: Literal["halving", "cosine", "constant"] = "halving"
+    shape: Literal["halving", "cosine", "constant", "inverse-root"] = "halving"
     """`halving` goes by whole epochs, as in the paper: epoch t of the first `rise` has t / rise of
     the highest rate, and later it is halved again and again. `cosine` goes by steps: it rises
     evenly over `rise` epochs and falls to zero along a cosine. `constant` rises likewise and
-    stays."""
+    stays; `inverse-root` rises likewise and falls as one over the root of the step."""
 
     highest: float = 3e-4
     """The highest learning rate."""
@@ -249,6 +249,9 @@ class MachineConfig:
 class TrainConfig:
     """A whole run: cross-entropy, then self-critical learning."""
 
+    task: Literal["captioning"] = "captioning"
+    """What is learned."""
+
     model: CaptionerConfig = field(default_factory=CaptionerConfig)
     """The captioner."""
 
@@ -278,6 +281,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Checks every value; raises a `ValueError` that names the key."""
+        check_choice("task", self.task, ("captioning",))
         check_range(self, "seed", at_least=0)
         if not self.cross_entropy.epochs and not self.self_critical.epochs:
             raise ValueError(

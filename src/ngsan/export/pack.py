@@ -19,17 +19,9 @@ from ngsan.export.tracing import OPSET
 from ngsan.export.write import checksums, require_packages
 from ngsan.light.manifest import BACKBONE, FILES, FORMAT, Manifest
 from ngsan.light.weights import read_weights
+from ngsan.models.folder import CONFIG, METRICS, SIGNATURE, WEIGHTS, read_metrics, read_task
 from ngsan.models.rounded import settle_norms
-from ngsan.models.saved import (
-    CONFIG,
-    METRICS,
-    SIGNATURE,
-    WEIGHTS,
-    load_captioner,
-    read_metrics,
-    read_task,
-    save_captioner,
-)
+from ngsan.models.saved import load_captioner, save_captioner
 
 PACKED = (*FILES, WEIGHTS, CONFIG)
 """What a packed model has at least."""

@@ -217,9 +217,8 @@ class Vocabulary:
             f"{_named(theirs)} there and {_named(mine)} here"
         )
 
-    def save(self, path: str | Path) -> None:
-        """Writes the vocabulary as JSON; whoever reads meanwhile sees the old file or the new."""
-        path = Path(path)
+    def to_json(self) -> str:
+        """The text that `save` writes."""
         content: dict[str, Any] = {"format": FORMAT, "signature": self.signature}
         if self.origin:
             content["origin"] = {
@@ -228,8 +227,13 @@ class Vocabulary:
                 "captions": self.origin.captions,
             }
         content["words"] = self.words
+        return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the vocabulary as JSON; whoever reads meanwhile sees the old file or the new."""
+        path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:

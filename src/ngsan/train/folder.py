@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ngsan.config import TrainConfig
+from torch import nn
+
 from ngsan.data.lock import release_lock, take_lock
-from ngsan.models import Captioner
-from ngsan.models.saved import WEIGHTS, copy_model, load_captioner
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.models.folder import WEIGHTS, copy_model
 from ngsan.train.keeping import STATES, write_best
 from ngsan.train.log import Entry
 from ngsan.train.progress import Progress
 from ngsan.train.state import TrainingState, read_state
+from ngsan.train.task import Task
 
 _LOCK = ".lock"
 
@@ -84,32 +84,25 @@ def find_state(
 
 
 def restore_model(
-    config: TrainConfig,
-    output: Path,
-    vocabulary: Vocabulary,
-    progress: Progress,
-    captioner: Captioner,
-    tell: Callable[[Entry], None],
+    output: Path, task: Task, progress: Progress, model: nn.Module, tell: Callable[[Entry], None]
 ) -> None:
     """Makes sure that the best model is in its place, once a run is over.
 
     Args:
-        config: The run.
-        output: Its folder.
-        vocabulary: The model's words.
+        output: The run's folder.
+        task: Writes and reads models.
         progress: Where it stands.
-        captioner: The model with its best weights, to be written if they are not there.
+        model: The model with its best weights, to be written if they are not there.
         tell: Told if they were not.
     """
     best = progress.best
     if best is None:
         return
     try:
-        load_captioner(output)
+        task.load(output)
     except ValueError as error:
         tell({"event": "note", "text": f"{error}; it is written again"})
-        weights = captioner.state_dict()
-        write_best(output, config, vocabulary, best, captioner, weights)
+        write_best(output, task, best, model, model.state_dict())
         copy_model(output / best.phase, output)
 
 

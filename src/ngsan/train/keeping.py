@@ -12,21 +12,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from ngsan.config import TrainConfig
 from ngsan.durable import write_bytes
-from ngsan.models.captioner import Captioner
-from ngsan.models.saved import (
-    content_signature,
-    copy_model,
-    load_captioner,
-    on_host,
-    save_captioner,
-)
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.models.folder import copy_model
+from ngsan.models.weights import content_signature, on_host
 from ngsan.train.progress import Best, Progress
 from ngsan.train.state import write_state
+from ngsan.train.task import Task
 
 STATES = "training"
 """Where a run has its states."""
@@ -42,10 +35,10 @@ class Keeper:
     def __init__(
         self,
         output: Path,
-        config: TrainConfig,
-        vocabulary: Vocabulary,
+        task: Task,
         settings: Mapping[str, Any],
         *,
+        save_seconds: float,
         writes: bool,
         log_position: Callable[[], int],
         on_save: Callable[[int, float], None],
@@ -54,14 +47,14 @@ class Keeper:
 
         Args:
             output: The run's folder.
-            config: The run.
-            vocabulary: The model's words.
+            task: Writes and reads models.
             settings: What the run must go on with; see `progress.settings`.
+            save_seconds: Time from one saved state to the next.
             writes: Whether this process writes.
             log_position: Tells the length of the log.
             on_save: Told the step and how long it took, after every saved state.
         """
-        self.output, self._config, self._vocabulary = output, config, vocabulary
+        self.output, self._task, self._save_seconds = output, task, save_seconds
         self._settings, self._writes = settings, writes
         self._log_position, self._on_save = log_position, on_save
         self._saved = self._since = time.perf_counter()
@@ -70,9 +63,7 @@ class Keeper:
 
     def is_time(self) -> bool:
         """Whether the last saved state is old enough."""
-        return (
-            self._writes and time.perf_counter() - self._saved >= self._config.machine.save_seconds
-        )
+        return self._writes and time.perf_counter() - self._saved >= self._save_seconds
 
     def save(
         self, progress: Progress, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]
@@ -106,7 +97,7 @@ class Keeper:
         return self.output / phase
 
     def keep_best(
-        self, progress: Progress, best: Best, captioner: Captioner, weights: Mapping[str, Tensor]
+        self, progress: Progress, best: Best, model: nn.Module, weights: Mapping[str, Tensor]
     ) -> None:
         """Keeps a model that is the best of its phase, and of the run if it is that, too."""
         of_run = progress.best is None or best.value > progress.best.value
@@ -118,12 +109,12 @@ class Keeper:
         require_finite(weights, progress.step)
         held = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
         # Training goes on meanwhile; no state is saved that knows of a model not yet written.
-        self._writing = self._pen.submit(self._write_best, best, captioner, held, of_run=of_run)
+        self._writing = self._pen.submit(self._write_best, best, model, held, of_run=of_run)
 
     def _write_best(
-        self, best: Best, captioner: Captioner, weights: Mapping[str, Tensor], *, of_run: bool
+        self, best: Best, model: nn.Module, weights: Mapping[str, Tensor], *, of_run: bool
     ) -> None:
-        write_best(self.output, self._config, self._vocabulary, best, captioner, weights)
+        write_best(self.output, self._task, best, model, weights)
         if of_run:
             copy_model(self.phase_folder(best.phase), self.output)
 
@@ -147,26 +138,26 @@ class Keeper:
         if not self._writes or progress.best is None:
             return
         self.wait()
-        best = self._best_model(progress.best)
+        weights = self._best_weights(progress.best)
 
         def save() -> None:
-            self.save(progress, best.state_dict(), {})
+            self.save(progress, weights, {})
 
         save()
         self.forget_epochs(save)
 
-    def _best_model(self, best: Best) -> Captioner:
-        """The best model, from the phase's folder or from the run's, and put back into both."""
+    def _best_weights(self, best: Best) -> dict[str, Tensor]:
+        """The best model's, from the phase's folder or from the run's, and put back into both."""
         folders = (self.phase_folder(best.phase), self.output)
         problems = []
         for folder, other in (folders, folders[::-1]):
             try:
-                captioner, _, _ = load_captioner(folder)
+                weights = self._task.load(folder)
             except ValueError as error:
                 problems.append(str(error))
                 continue
             copy_model(folder, other)  # somebody may have removed it
-            return captioner
+            return weights
         raise ValueError(
             f"the best model of the run is lost: {'; '.join(problems)}. The run cannot end with "
             "it; begin another one"
@@ -237,23 +228,11 @@ class Keeper:
 
 
 def write_best(
-    output: Path,
-    config: TrainConfig,
-    vocabulary: Vocabulary,
-    best: Best,
-    captioner: Captioner,
-    weights: Mapping[str, Tensor],
+    output: Path, task: Task, best: Best, model: nn.Module, weights: Mapping[str, Tensor]
 ) -> None:
     """Writes the best model of a phase into the phase's folder."""
-    save_captioner(
-        output / best.phase,
-        captioner,
-        config.model,
-        vocabulary,
-        run=config,
-        metrics={"phase": best.phase, "epoch": best.epoch, **best.metrics},
-        tensors=weights,
-    )
+    metrics = {"phase": best.phase, "epoch": best.epoch, **best.metrics}
+    task.save(output / best.phase, model, weights, metrics)
 
 
 def remove_epochs(output: Path) -> None:

@@ -5,28 +5,23 @@ The order of the images, dropout and sampled captions follow from the seed and t
 step. So a run that was stopped anywhere and taken up again ends as if it had never been stopped.
 """
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from threading import Event
 from typing import cast
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
-from ngsan.config import TrainConfig
-from ngsan.data.sampler import BatchSampler, SamplerState, random_keys
-from ngsan.models.captioner import Captioner
-from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.data.sampler import random_keys
 from ngsan.train.keeping import Keeper, require_finite
 from ngsan.train.log import Entry
 from ngsan.train.machine import StoppedError
 from ngsan.train.meter import Meter
-from ngsan.train.phases import GREEDY_STEPS, Phase
 from ngsan.train.progress import Best, Progress
 from ngsan.train.schedule import rate_at
 from ngsan.train.step import (
@@ -37,28 +32,26 @@ from ngsan.train.step import (
     load_optimizer,
     optimizer_tensors,
 )
-from ngsan.train.validation import Validation
+from ngsan.train.task import Lesson, Phase, RunConfig, Task
 
 Listen = Callable[[Entry], None]
 
 _FIRST_LOOK = 4
 """Batches that are looked at before the first step of self-critical learning."""
 
+_MOST_SHAPES = 64
+"""Shapes of batches that a step is compiled for; others would be slow."""
+
 
 @dataclass(frozen=True)
 class Run:
     """The parts of a run; none of them changes but the weights."""
 
-    config: TrainConfig
+    config: RunConfig
     fabric: Fabric
-    captioner: Captioner
-    writer: Captioner
-    """The same model in evaluation mode, for captions; `refresh` gives it the weights."""
-
-    validation: Validation
-    phases: Sequence[Callable[[], Phase]]
-    """Each makes its phase when its turn has come."""
-
+    task: Task
+    model: nn.Module
+    lesson: Lesson
     keeper: Keeper
     compiled: bool
     stop: Event
@@ -76,7 +69,7 @@ class Run:
         """The writer's weights and those that are trained; they stay where they are."""
         theirs, ours = (
             [tensor.data for tensor in model.state_dict(keep_vars=True).values()]
-            for model in (self.writer, self.captioner)
+            for model in (self.lesson.writer, self.model)
         )
         return theirs, ours
 
@@ -93,9 +86,9 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
     Raises:
         StoppedError: The run was asked to stop.
     """
-    while progress.phase < len(run.phases):
+    while progress.phase < len(run.lesson.phases):
         _take_best(run, progress)
-        phase = run.phases[progress.phase]()
+        phase = run.lesson.phases[progress.phase]()
         _run_phase(run, phase, progress, memory)
         memory = {}
         progress.epochs_before += progress.epoch
@@ -107,36 +100,34 @@ def _take_best(run: Run, progress: Progress) -> None:
     if not progress.begun and progress.phase_best is not None:
         run.keeper.wait()
         run.fabric.barrier()  # the phase before has left its best model by now
-        best, _, _ = load_captioner(run.keeper.phase_folder(progress.phase_best.phase))
-        run.captioner.load_state_dict(best.state_dict())
+        best = run.keeper.phase_folder(progress.phase_best.phase)
+        run.model.load_state_dict(run.task.load(best))
     run.refresh()
 
 
 def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Tensor]) -> None:
     config = phase.config
-    run.captioner.train()
+    run.model.train()
     device = run.fabric.device
-    encoder = run.captioner.encoder
     optimizer = build_optimizer(
-        run.captioner,
+        run.model,
         device,
         weight_decay=config.weight_decay,
-        slow=encoder.backbone if isinstance(encoder, PhotoEncoder) else None,
-        slow_rate=run.config.vision.rate,
+        slow=run.lesson.slow,
+        slow_rate=run.lesson.slow_rate,
     )
-    load_optimizer(optimizer, run.captioner, memory)
+    load_optimizer(optimizer, run.model, memory)
     if run.compiled:
+        torch._dynamo.config.recompile_limit = _MOST_SHAPES
         phase.module.compile(dynamic=False)
     module = run.fabric.setup_module(phase.module)
     plain = Step(run.fabric, module, optimizer, Clip(config.clip_value, config.clip_norm))
     step: Step | CapturedStep = plain
     if run.compiled and run.fabric.world_size == 1:
-        step = CapturedStep(plain, run.captioner, optimizer)
+        step = CapturedStep(plain, run.model, optimizer)
 
     def save() -> None:
-        run.keeper.save(
-            progress, run.captioner.state_dict(), optimizer_tensors(optimizer, run.captioner)
-        )
+        run.keeper.save(progress, run.model.state_dict(), optimizer_tensors(optimizer, run.model))
 
     if not progress.begun:
         progress.begun, progress.phase_best, progress.waited = True, None, 0
@@ -156,7 +147,7 @@ def _is_enough(run: Run, phase: Phase, progress: Progress) -> bool:
     patience = phase.config.patience
     enough = bool(patience) and progress.waited >= patience and not progress.position
     if enough:
-        metric = run.config.validation.metric
+        metric = run.task.metric
         run.listen(
             {
                 "event": "stop",
@@ -168,47 +159,34 @@ def _is_enough(run: Run, phase: Phase, progress: Progress) -> bool:
     return enough
 
 
-def _sampler(run: Run, phase: Phase, progress: Progress) -> BatchSampler:
-    return BatchSampler.from_state(
-        SamplerState(run.config.seed, progress.run_epoch, progress.position),
-        len(phase.feed.dataset),
-        phase.config.batch_size,
-        rank=run.fabric.global_rank,
-        world_size=run.fabric.world_size,
-        empty_shares=True,
-    )
-
-
 def _run_epoch(
     run: Run, phase: Phase, step: Step | CapturedStep, progress: Progress, save: Callable[[], None]
 ) -> None:
     """The steps of an epoch that are left."""
-    if progress.position == math.ceil(len(phase.feed.dataset) / phase.config.batch_size):
+    if progress.position == phase.steps:
         return  # the run was stopped while it validated
-    sampler = _sampler(run, phase, progress)
     meter = Meter(
         phase,
         progress,
-        run.config,
         run.listen,
-        images=len(phase.feed.dataset),
+        log_steps=run.config.machine.log_steps,
         device=run.fabric.device,
     )
-    for batch, places in phase.feed.batches(sampler):
+    for batch in phase.batches(progress.run_epoch, progress.position):
         rate = rate_at(
             phase.config.rate,
-            step=progress.epoch * len(sampler) + progress.position,
-            steps=len(sampler),
+            step=progress.epoch * phase.steps + progress.position,
+            steps=phase.steps,
             epochs=phase.config.epochs,
         )
         if phase.uses_writer:
             run.refresh()
-        inputs, more = phase.prepare(batch, places, progress.step)
+        inputs, more = phase.prepare(batch, progress.step)
         seed_dropout(run.fabric, run.config.seed, progress.step)
         sums = step(inputs, rate)
         progress.step, progress.position = progress.step + 1, progress.position + 1
         meter.add(torch.cat((sums, _over_processes(run.fabric, more))), rate)
-        if progress.position == len(sampler):
+        if progress.position == phase.steps:
             break  # the epoch's end is saved when it has been validated
         if run.stop.is_set() or run.keeper.is_time():
             progress.sums = meter.epoch_sums()
@@ -221,7 +199,7 @@ def _run_epoch(
 def _validate(run: Run, save: Callable[[], None]) -> tuple[dict[str, float], float]:
     """Validates with the writer's weights; saves the state if the run is to stop meanwhile."""
     try:
-        return run.validation()
+        return run.lesson.validate()
     except StoppedError:
         save()
         raise
@@ -233,16 +211,16 @@ def _end_epoch(
     """Validates, keeps the best model, and saves the state."""
     run.refresh()
     numbers = phase.numbers(progress.sums)
-    require_finite(run.captioner.state_dict(), progress.step)
+    require_finite(run.model.state_dict(), progress.step)
     metrics, seconds = _validate(run, save)
     progress.epoch, progress.position, progress.sums = progress.epoch + 1, 0, []
-    value = metrics[run.config.validation.metric]
+    value = metrics[run.task.metric]
     here = Best(phase.name, progress.run_epoch, value, metrics)
     better = progress.phase_best is None or value > progress.phase_best.value
     progress.waited = 0 if better else progress.waited + 1
-    run.keeper.keep_epoch(here.epoch, run.captioner.state_dict(), phase.config.average)
+    run.keeper.keep_epoch(here.epoch, run.model.state_dict(), phase.config.average)
     if better:
-        run.keeper.keep_best(progress, here, run.captioner, run.captioner.state_dict())
+        run.keeper.keep_best(progress, here, run.model, run.model.state_dict())
     run.listen(
         {
             "event": "epoch",
@@ -272,16 +250,16 @@ def _average(run: Run, phase: Phase, progress: Progress, save: Callable[[], None
     if averaged is None:
         return
     epochs, weights = averaged
-    trained = {name: tensor.clone() for name, tensor in run.captioner.state_dict().items()}
-    run.captioner.load_state_dict(weights)
+    trained = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    run.model.load_state_dict(weights)
     run.refresh()
-    run.captioner.load_state_dict(trained)
+    run.model.load_state_dict(trained)
     metrics, _ = _validate(run, save)
-    value = metrics[run.config.validation.metric]
+    value = metrics[run.task.metric]
     better = progress.phase_best is None or value > progress.phase_best.value
     if better:
         here = Best(phase.name, 0, value, metrics)
-        run.keeper.keep_best(progress, here, run.captioner, weights)
+        run.keeper.keep_best(progress, here, run.model, weights)
     run.listen(
         {
             "event": "average",
@@ -294,14 +272,13 @@ def _average(run: Run, phase: Phase, progress: Progress, save: Callable[[], None
 
 
 @torch.no_grad()
-def _look_before(run: Run, phase: Phase, module: torch.nn.Module, progress: Progress) -> None:
+def _look_before(run: Run, phase: Phase, module: nn.Module, progress: Progress) -> None:
     """Reports reward, length and entropy before the first step."""
     run.refresh()
     rows = []
-    for number, (batch, places) in enumerate(phase.feed.batches(_sampler(run, phase, progress))):
-        if number == _FIRST_LOOK:
-            break
-        inputs, more = phase.prepare(batch, places, number * GREEDY_STEPS)
+    batches = phase.batches(progress.run_epoch, progress.position)
+    for batch in islice(batches, _FIRST_LOOK):
+        inputs, more = phase.prepare(batch, 0)
         seed_dropout(run.fabric, run.config.seed, progress.step)
         sums = torch.stack([part.double() for part in module(**inputs)])
         rows.append(_over_processes(run.fabric, torch.cat((sums, more))))

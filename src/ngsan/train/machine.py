@@ -75,6 +75,11 @@ def half_of(config: MachineConfig, device: str) -> torch.dtype:
     return torch.float16 if half else torch.float32
 
 
+def is_compiled(config: MachineConfig, device: torch.device) -> bool:
+    """Whether steps are compiled, and so have few shapes."""
+    return config.compile and device.type == "cuda"
+
+
 @contextmanager
 def launched(fabric: Fabric) -> Iterator[None]:
     """Starts the other processes; when this one fails, those that it started end, too."""

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngsan.config import TrainConfig
 from ngsan.train.keeping import REMEDY
 from ngsan.train.log import Entry
-from ngsan.train.phases import Phase
 from ngsan.train.progress import Progress
+from ngsan.train.task import Phase
 
 
 class Later:
@@ -44,10 +43,9 @@ class Meter:
         self,
         phase: Phase,
         progress: Progress,
-        config: TrainConfig,
         listen: Callable[[Entry], None],
         *,
-        images: int,
+        log_steps: int,
         device: torch.device,
     ) -> None:
         """Takes up an epoch where it stands.
@@ -55,15 +53,12 @@ class Meter:
         Args:
             phase: What is trained.
             progress: Where the run stands; the loop keeps it up to date.
-            config: The run.
             listen: Told what steps report.
-            images: Of the epoch.
+            log_steps: Steps from one report to the next.
             device: Where the numbers are.
         """
-        self._phase, self._progress, self._config = phase, progress, config
-        self._listen, self._images = listen, images
-        self._steps = math.ceil(images / phase.config.batch_size)
-        self._told = progress.position * phase.config.batch_size
+        self._phase, self._progress, self._log_steps = phase, progress, log_steps
+        self._listen, self._told = listen, phase.done(progress.position)
         self._epoch: Tensor | None = None
         if progress.sums:
             self._epoch = torch.tensor(progress.sums, dtype=torch.double, device=device)
@@ -77,20 +72,20 @@ class Meter:
         self._lately = row if self._lately is None else self._lately + row
         self._count += 1
         progress = self._progress
-        if progress.step % self._config.machine.log_steps and progress.position < self._steps:
+        if progress.step % self._log_steps and progress.position < self._phase.steps:
             return
         seconds = (time.perf_counter() - self._since) / self._count
-        done = min(self._images, progress.position * self._phase.config.batch_size)
+        done = self._phase.done(progress.position)
         known = {
             "step": progress.step,
             "of_epoch": progress.position,
             "rate": rate,
-            "images_per_second": (done - self._told) / (seconds * self._count),
+            f"{self._phase.unit}_per_second": (done - self._told) / (seconds * self._count),
             "seconds_left": seconds * self._steps_left(),
         }
         self.flush()
         self._waiting = Later(self._lately), known
-        if not self._lately.is_cuda or progress.position == self._steps:
+        if not self._lately.is_cuda or progress.position == self._phase.steps:
             self.flush()
         self._lately, self._count, self._since = None, 0, time.perf_counter()
         self._told = done
@@ -133,5 +128,5 @@ class Meter:
 
     def _steps_left(self) -> int:
         """Steps to the end of the phase."""
-        done = self._progress.epoch * self._steps + self._progress.position
-        return max(0, self._phase.config.epochs * self._steps - done)
+        done = self._progress.epoch * self._phase.steps + self._progress.position
+        return max(0, self._phase.config.epochs * self._phase.steps - done)

@@ -1,16 +1,18 @@
-"""The two phases of training, as the loop sees them.
+"""The two phases of learning captions.
 
 Shapes: `B` images.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ngsan.config import CrossEntropyConfig, PhaseConfig, SelfCriticalConfig
 from ngsan.data.batch import CaptionBatch
+from ngsan.data.sampler import BatchSampler, SamplerState
 from ngsan.models.captioner import Captioner
 from ngsan.train.cross_entropy import CrossEntropyLoss
 from ngsan.train.feed import Feed
@@ -24,34 +26,55 @@ CROSS_ENTROPY = "cross-entropy"
 SELF_CRITICAL = "self-critical"
 
 
-class Phase(Protocol):
-    """What the loop needs to know of a phase."""
+@dataclass(frozen=True)
+class Shuffle:
+    """The order of the images, and this process's share of it."""
 
-    name: str
-    config: PhaseConfig
-    feed: Feed
-    """What it learns from."""
+    seed: int
+    rank: int = 0
+    world_size: int = 1
 
-    module: nn.Module
-    """What is trained: its result is summed over the batch, see `Step`."""
+    def sampler(
+        self, images: int, batch_size: int, epoch: int = 0, position: int = 0
+    ) -> BatchSampler:
+        """The batches of an epoch from a position on."""
+        return BatchSampler.from_state(
+            SamplerState(self.seed, epoch, position),
+            images,
+            batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            empty_shares=True,
+        )
 
-    uses_writer: bool
-    """Whether the writer's weights must be those of the moment in every step."""
 
-    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
-        """What the module takes of a batch, and further sums to be reported, (k,).
+class ImagePhase:
+    """What the phases of learning captions of images share."""
+
+    unit = "images"
+
+    def __init__(self, config: PhaseConfig, feed: Feed, shuffle: Shuffle) -> None:
+        """Takes the parts.
 
         Args:
-            batch: The batch.
-            places: (B,) of its images in the dataset.
-            step: Steps of the run that are done.
+            config: The phase.
+            feed: What it learns from.
+            shuffle: In what order.
         """
+        self.config, self.feed, self._shuffle = config, feed, shuffle
+        self.steps = math.ceil(len(feed.dataset) / config.batch_size)
 
-    def numbers(self, sums: Sequence[float]) -> dict[str, float]:
-        """What sums of the module, followed by those of `prepare`, say."""
+    def batches(self, epoch: int, position: int) -> Iterator[tuple[CaptionBatch, Tensor]]:
+        """See `Phase.batches`; with each batch the places of its images in the dataset, (B,)."""
+        images, size = len(self.feed.dataset), self.config.batch_size
+        return self.feed.batches(self._shuffle.sampler(images, size, epoch, position))
+
+    def done(self, position: int) -> int:
+        """See `Phase.done`."""
+        return min(len(self.feed.dataset), position * self.config.batch_size)
 
 
-class CrossEntropyPhase:
+class CrossEntropyPhase(ImagePhase):
     """Learning what people said."""
 
     name = CROSS_ENTROPY
@@ -62,6 +85,7 @@ class CrossEntropyPhase:
         captioner: Captioner,
         config: CrossEntropyConfig,
         feed: Feed,
+        shuffle: Shuffle,
         *,
         capacity: int | None,
     ) -> None:
@@ -71,25 +95,26 @@ class CrossEntropyPhase:
             captioner: The model.
             config: The phase.
             feed: What it learns from.
+            shuffle: In what order.
             capacity: See `CrossEntropyLoss`.
         """
-        self.config: PhaseConfig = config
+        super().__init__(config, feed, shuffle)
         self.module: nn.Module = CrossEntropyLoss(
             captioner, label_smoothing=config.label_smoothing, capacity=capacity
         )
-        self.feed = feed
 
-    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
+    def prepare(self, batch: tuple[CaptionBatch, Tensor], step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`."""
+        given, _ = batch
         inputs = {
-            "features": batch.features,
-            "boxes": batch.boxes,
-            "mask": None if self.feed.full else batch.mask,
-            "words": batch.words,
-            "targets": batch.targets,
-            "target_mask": batch.target_mask,
+            "features": given.features,
+            "boxes": given.boxes,
+            "mask": None if self.feed.full else given.mask,
+            "words": given.words,
+            "targets": given.targets,
+            "target_mask": given.target_mask,
         }
-        return inputs, torch.zeros(0, dtype=torch.double, device=batch.words.device)
+        return inputs, torch.zeros(0, dtype=torch.double, device=given.words.device)
 
     def numbers(self, sums: Sequence[float]) -> dict[str, float]:
         """See `Phase.numbers`."""
@@ -97,14 +122,19 @@ class CrossEntropyPhase:
         return {"loss": total / max(1.0, count)}
 
 
-class SelfCriticalPhase:
+class SelfCriticalPhase(ImagePhase):
     """Learning to be rewarded."""
 
     name = SELF_CRITICAL
     uses_writer = True
 
     def __init__(
-        self, captioner: Captioner, config: SelfCriticalConfig, feed: Feed, method: SelfCritical
+        self,
+        captioner: Captioner,
+        config: SelfCriticalConfig,
+        feed: Feed,
+        shuffle: Shuffle,
+        method: SelfCritical,
     ) -> None:
         """Takes the parts.
 
@@ -112,21 +142,23 @@ class SelfCriticalPhase:
             captioner: The model.
             config: The phase.
             feed: What it learns from.
+            shuffle: In what order.
             method: What samples and rewards.
         """
-        self.config: PhaseConfig = config
+        super().__init__(config, feed, shuffle)
         self.module: nn.Module = SelfCriticalLoss(captioner, method)
-        self.feed, self._method = feed, method
+        self._method = method
 
-    def prepare(self, batch: CaptionBatch, places: Tensor, step: int) -> tuple[Inputs, Tensor]:
+    def prepare(self, batch: tuple[CaptionBatch, Tensor], step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`; now and then greedy captions are rewarded, too."""
+        given, places = batch
         greedy = step % GREEDY_STEPS == 0
-        sampled = self._method.prepare(batch, places, step, greedy=greedy)
-        real = batch.caption_mask.any(1)  # images without references have no reward
+        sampled = self._method.prepare(given, places, step, greedy=greedy)
+        real = given.caption_mask.any(1)  # images without references have no reward
         inputs = {
-            "features": batch.features,
-            "boxes": batch.boxes,
-            "mask": None if self.feed.full else batch.mask,
+            "features": given.features,
+            "boxes": given.boxes,
+            "mask": None if self.feed.full else given.mask,
             "words": sampled.words,
             "targets": sampled.targets,
             "target_mask": sampled.target_mask & real[:, None, None],

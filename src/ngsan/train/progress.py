@@ -1,11 +1,9 @@
 """Where a run stands."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from ngsan.config import TrainConfig
 
 
 @dataclass
@@ -103,17 +101,25 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], where: str = 
     return lines
 
 
-def settings(config: TrainConfig, precision: str, data: Mapping[str, str]) -> dict[str, Any]:
+def settings(
+    config: Any, precision: str, data: Mapping[str, str], free: Sequence[str]
+) -> dict[str, Any]:
     """All that decides what a run learns, as JSON values.
 
     Args:
-        config: The run.
+        config: The run, a dataclass with sections `machine` and `data`.
         precision: Of the matrix products.
-        data: Signatures of the datasets; they stand for the folder, which may move.
+        data: Signatures of what is learned from; they stand for the folders, which may move.
+        free: Dotted keys that may change, such as "data.folder".
     """
     values = asdict(config)
     values["machine"] = {"precision": precision}
-    del values["data"]["folder"], values["vision"]["images"], values["validation"]["batch_size"]
+    for key in free:
+        *sections, last = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner[section]
+        del inner[last]
     values["data"]["signatures"] = dict(data)
     # As a state gives them back: a tuple has become a list.
     made: dict[str, Any] = json.loads(json.dumps(values))

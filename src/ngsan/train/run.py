@@ -1,21 +1,15 @@
-"""Puts a run together: processes, data, models, phases, and what was saved of it."""
+"""Puts a run together: processes, task, and what was saved of it."""
 
-import copy
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
-from ngsan.config import MODELS, TrainConfig
-from ngsan.data.dataset import CaptionDataset
-from ngsan.data.sampler import BatchSampler
-from ngsan.models import Captioner
-from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import WEIGHTS
-from ngsan.train.feed import Feed, hold
+from ngsan.models.folder import WEIGHTS
 from ngsan.train.folder import find_state, locked, restore_model, where_it_stands
 from ngsan.train.keeping import LOG, Keeper, remove_epochs
 from ngsan.train.log import Entry, JsonLines, TensorBoard
@@ -24,7 +18,7 @@ from ngsan.train.machine import (
     StoppedError,
     build_fabric,
     device_name,
-    half_of,
+    is_compiled,
     is_of_processes,
     launched,
     loss_of,
@@ -32,18 +26,10 @@ from ngsan.train.machine import (
     short_attention,
     stop_on_signals,
 )
-from ngsan.train.phases import (
-    CROSS_ENTROPY,
-    SELF_CRITICAL,
-    CrossEntropyPhase,
-    Phase,
-    SelfCriticalPhase,
-)
 from ngsan.train.progress import Progress, SettingsError, require_same, settings
-from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
-from ngsan.train.sources import build_model, open_data, set_vision
 from ngsan.train.state import TrainingState
-from ngsan.train.validation import Validation
+from ngsan.train.task import RunConfig, Task
+from ngsan.train.tasks import open_task
 
 
 class InterruptedRunError(Exception):
@@ -56,17 +42,17 @@ class InterruptedRunError(Exception):
 
 
 def train(
-    config: TrainConfig,
+    config: RunConfig,
     output: str | Path,
     *,
     resume: bool = False,
     listen: Callable[[Entry], None] = lambda entry: None,
-    datasets: tuple[CaptionDataset, CaptionDataset] | None = None,
+    datasets: Any = None,
 ) -> None:
-    """Trains a captioner: cross-entropy, then self-critical learning.
+    """Trains a model, whatever the task.
 
     Args:
-        config: The run.
+        config: The run, such as a `TrainConfig`, which says by its class what is learned.
         output: Its folder: the best model, and beside it the log, the best model of each phase
             and the state from which an interrupted run goes on.
         resume: Whether to go on with the run that is in the folder, if there is one.
@@ -95,8 +81,8 @@ def train(
         tell, position = _listeners(config, output, state, listen, stack, first=first)
         try:
             fabric.barrier()  # nothing is written before all have read the state
-            data = datasets or open_data(fabric, config, output, fresh=state is None)
-            _train(fabric, config, output, data, state, tell, position, stop)
+            task = open_task(fabric, config, output, fresh=state is None, datasets=datasets)
+            _train(fabric, config, output, task, state, tell, position, stop)
         except StoppedError:
             raise InterruptedRunError(received[-1]) from None
         except SettingsError:
@@ -117,55 +103,36 @@ def train(
 
 def _train(
     fabric: Fabric,
-    config: TrainConfig,
+    config: RunConfig,
     output: Path,
-    data: tuple[CaptionDataset, CaptionDataset],
+    task: Task,
     state: TrainingState | None,
     tell: Callable[[Entry], None],
     position: Callable[[], int],
     stop: Event,
 ) -> None:
-    learned, validated = data
     device = fabric.device
-    if config.model.norm == "batch" and fabric.world_size > 1:
-        raise ValueError(
-            f"model.norm: batch would take its statistics from the images of one of "
-            f"{fabric.world_size} processes; take instance, or one process"
-        )
     precision = precision_of(config.machine, device.type)
-    signatures = {"train": learned.signature, "validation": validated.signature}
-    decisive = settings(config, precision, signatures)
+    decisive = settings(config, precision, task.signatures, task.free)
     progress = Progress()
     if state is not None:
         require_same(state.progress["settings"], decisive, str(output))
         progress = Progress.from_values(state.progress["progress"])
-    captioner = build_model(config, learned, fresh=state is None)
+    model = task.build(fresh=state is None)
     if state is not None:
-        captioner.load_state_dict(state.tensors["weights"])
+        model.load_state_dict(state.tensors["weights"])
     if progress.done:
         if fabric.is_global_zero:
-            restore_model(config, output, learned.vocabulary, progress, captioner, tell)
+            restore_model(output, task, progress, model, tell)
             remove_epochs(output)
             _tell_end(progress, output, tell)
         return
-    captioner.to(device)
-    half = half_of(config.machine, device.type)
-    writer = copy.deepcopy(captioner).eval().requires_grad_(False).to(half)
-    compiled = config.machine.compile and device.type == "cuda"
-    where = config.machine.data
-    feed = Feed(
-        learned,
-        hold(learned, device, where, static=compiled),
-        device,
-        workers=config.machine.workers,
-        static=compiled,
-    )
-    resident = hold(validated, device, where, static=True)
+    model.to(device)
     keeper = Keeper(
         output,
-        config,
-        learned.vocabulary,
+        task,
         decisive,
+        save_seconds=config.machine.save_seconds,
         writes=fabric.is_global_zero,
         log_position=position,
         on_save=lambda step, seconds: tell(
@@ -175,16 +142,15 @@ def _train(
     run = Run(
         config=config,
         fabric=fabric,
-        captioner=captioner,
-        writer=writer,
-        validation=Validation(writer, validated, resident, config.validation, fabric, stop),
-        phases=_phases(config, fabric, captioner, writer, feed, compiled=compiled),
+        task=task,
+        model=model,
+        lesson=task.teach(model, stop),
         keeper=keeper,
-        compiled=compiled,
+        compiled=is_compiled(config.machine, device),
         stop=stop,
         listen=tell,
     )
-    tell(_start(run, data, precision, None if state is None else progress.step))
+    tell(_start(run, precision, None if state is None else progress.step))
     memory = {} if state is None else dict(state.tensors["optimizer"])
     with closing(keeper):
         run_phases(run, progress, memory)
@@ -193,71 +159,8 @@ def _train(
         _tell_end(progress, output, tell)
 
 
-def _phases(
-    config: TrainConfig,
-    fabric: Fabric,
-    captioner: Captioner,
-    writer: Captioner,
-    feed: Feed,
-    *,
-    compiled: bool,
-) -> list[Callable[[], Phase]]:
-    """The phases of a run; what they need is made when their turn has come."""
-
-    def cross_entropy() -> Phase:
-        set_dropout(captioner, config.model.dropout)
-        set_vision(captioner, config.vision, learns=True)
-        capacity = None
-        if compiled:
-            sampler = BatchSampler(
-                len(feed.dataset),
-                config.cross_entropy.batch_size,
-                seed=config.seed,
-                world_size=fabric.world_size,
-                empty_shares=True,
-            )
-            capacity = feed.most_targets(sampler, config.cross_entropy.epochs)
-        return CrossEntropyPhase(
-            captioner, config.cross_entropy, _described(feed, captioner, writer), capacity=capacity
-        )
-
-    def self_critical() -> Phase:
-        chosen = config.self_critical
-        set_dropout(captioner, chosen.dropout)
-        set_vision(captioner, config.vision, learns=False)
-        method = SelfCritical(
-            writer,
-            build_reward(feed.dataset, chosen, fabric.device),
-            feed.dataset.vocabulary,
-            samples=chosen.samples,
-            baseline=chosen.baseline,
-            temperature=chosen.temperature,
-            unknown=chosen.unknown,
-            longest=config.data.longest,
-            seed=config.seed,
-        )
-        return SelfCriticalPhase(captioner, chosen, _described(feed, captioner, writer), method)
-
-    made: list[Callable[[], Phase]] = []
-    if config.cross_entropy.epochs:
-        made.append(cross_entropy)
-    if config.self_critical.epochs:
-        made.append(self_critical)
-    return made
-
-
-def _described(feed: Feed, captioner: Captioner, writer: Captioner) -> Feed:
-    """What a phase learns from: cells where the backbone sees the same in every epoch."""
-    encoder, its_copy = captioner.encoder, writer.encoder
-    if not (isinstance(encoder, PhotoEncoder) and isinstance(its_copy, PhotoEncoder)):
-        return feed
-    if not encoder.frozen or encoder.augment is not None:
-        return feed
-    return feed.described(its_copy.backbone)
-
-
 def _listeners(
-    config: TrainConfig,
+    config: RunConfig,
     output: Path,
     state: TrainingState | None,
     listen: Callable[[Entry], None],
@@ -294,34 +197,15 @@ def _unheard(entry: Entry) -> None:
     pass
 
 
-def _start(
-    run: Run,
-    data: tuple[CaptionDataset, CaptionDataset],
-    precision: str,
-    resumed_at: int | None,
-) -> Entry:
-    config, (images, validated) = run.config, (len(split) for split in data)
-    names = {tuple(keys.values()): name for name, keys in MODELS.items()}
-    phases = ((CROSS_ENTROPY, config.cross_entropy), (SELF_CRITICAL, config.self_critical))
+def _start(run: Run, precision: str, resumed_at: int | None) -> Entry:
     return {
         "event": "start",
-        "model": names.get((config.model.norm, config.model.geometry), "captioner"),
-        "parameters": sum(part.numel() for part in run.captioner.parameters()),
-        "images": images,
-        "validation_images": validated,
+        "parameters": sum(part.numel() for part in run.model.parameters()),
         "device": device_name(run.fabric.device),
         "processes": run.fabric.world_size,
         "precision": precision,
         "resumed_at": resumed_at,
-        "phases": [
-            {
-                "phase": name,
-                "epochs": phase.epochs,
-                "steps": -(-images // phase.batch_size),
-            }
-            for name, phase in phases
-            if phase.epochs
-        ],
+        **run.task.about(run.model),
     }
 
 

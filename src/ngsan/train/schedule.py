@@ -27,5 +27,7 @@ def rate_at(config: RateConfig, *, step: int, steps: int, epochs: int) -> float:
         return config.highest * (step + 1) / rise
     if config.shape == "constant":
         return config.highest
+    if config.shape == "inverse-root":
+        return config.highest * math.sqrt(max(1, rise) / (step + 1))
     done = (step - rise) / max(1, epochs * steps - rise)
     return config.highest * (1 + math.cos(math.pi * done)) / 2

@@ -23,7 +23,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ngsan.durable import flush_folder, make_folder, write_unseen
-from ngsan.models.saved import on_host
+from ngsan.models.weights import on_host
 
 FORMAT = 1
 """Version of a state's files."""

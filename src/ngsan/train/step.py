@@ -1,8 +1,8 @@
 """One step of the optimizer: forward, backward, clipping, update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -118,38 +118,58 @@ class Step:
         return sums
 
 
+@dataclass
+class _Capture:
+    """A step captured for inputs of certain shapes."""
+
+    buffers: Inputs
+    work: Captured | None = None
+    sums: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
 class CapturedStep:
-    """A `Step` captured as one graph, for a single process on a GPU."""
+    """A `Step` captured as one graph for each shape of its inputs, for a single process on a GPU.
+
+    Batches should come in few shapes: each is captured when it comes first, which takes as long as
+    a handful of steps and the compiler's time.
+    """
 
     def __init__(self, step: Step, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Takes the step and what it changes."""
         self._step, self._module, self._optimizer = step, module, optimizer
-        self._buffers: dict[str, Tensor | None] = {}
-        self._sums = torch.zeros(0)
-        self._work: Captured | None = None
+        self._captures: dict[tuple[Any, ...], _Capture] = {}
 
     def __call__(self, inputs: Inputs, rate: float) -> Tensor:
-        """Makes a step; all batches have the same shapes."""
-        if self._work is None:
-            self._capture(inputs)
-        assert self._work is not None
+        """Makes a step."""
+        shapes = tuple(
+            (name, None if tensor is None else (tensor.shape, tensor.dtype))
+            for name, tensor in inputs.items()
+        )
+        if shapes not in self._captures:
+            self._captures[shapes] = self._capture(inputs)
+        capture = self._captures[shapes]
+        assert capture.work is not None
         for name, tensor in inputs.items():
-            buffer = self._buffers[name]
+            buffer = capture.buffers[name]
             if tensor is not None and buffer is not None:
                 buffer.copy_(tensor)
         set_rate(self._optimizer, rate)
-        self._work()
-        return self._sums.clone()
+        capture.work()
+        return capture.sums.clone()
 
-    def _capture(self, inputs: Inputs) -> None:
-        self._buffers = {
-            name: None if tensor is None else tensor.clone() for name, tensor in inputs.items()
-        }
+    def _capture(self, inputs: Inputs) -> _Capture:
+        capture = _Capture(
+            {name: None if tensor is None else tensor.clone() for name, tensor in inputs.items()}
+        )
+
+        def advance() -> None:
+            capture.sums = self._step.advance(capture.buffers)
+
         before = [tensor.clone() for tensor in self._changed()]
         states = len(self._optimizer.state)
         device = next(self._module.parameters()).device
-        self._work = Captured(self._advance, device, self._advance)
-        self._work.prepare()
+        capture.work = Captured(advance, device, advance)
+        capture.work.prepare()
         # To warm up was to train: what it changed is put back, where the graph will find it.
         changed = self._changed()
         with torch.no_grad():
@@ -157,9 +177,7 @@ class CapturedStep:
                 tensor.zero_()
             for tensor, value in zip(changed, before, strict=False):
                 tensor.copy_(value)
-
-    def _advance(self) -> None:
-        self._sums = self._step.advance(self._buffers)
+        return capture
 
     def _changed(self) -> list[Tensor]:
         """The weights, and after them what the optimizer remembers."""

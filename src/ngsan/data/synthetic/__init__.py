@@ -5,7 +5,12 @@ stand to each other. A model without geometry cannot tell the relation; with Eq.
 but direction; with signed geometry it can tell direction too.
 
 Moving scenes are clips of such shapes whose captions follow from the order of frames alone.
+
+What makes tensors of scenes is imported when first used, so that scenes can be had without torch.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ngsan.data.synthetic.actions import ACTIONS, OPPOSITES, actions
 from ngsan.data.synthetic.moving import (
@@ -24,12 +29,12 @@ from ngsan.data.synthetic.moving_wording import (
 from ngsan.data.synthetic.relations import FAMILIES, relation
 from ngsan.data.synthetic.render import render
 from ngsan.data.synthetic.scene import COLOURS, SHAPES, Scene, Thing, sample_scene, sample_scenes
-from ngsan.data.synthetic.tensors import (
-    FEATURE_DIM,
-    scene_vocabulary,
-    scenes_to_batch,
-)
 from ngsan.data.synthetic.wording import Claim, read_claim, sample_captions, true_claims
+
+if TYPE_CHECKING:
+    from ngsan.data.synthetic.tensors import FEATURE_DIM as FEATURE_DIM
+    from ngsan.data.synthetic.tensors import scene_vocabulary as scene_vocabulary
+    from ngsan.data.synthetic.tensors import scenes_to_batch as scenes_to_batch
 
 __all__ = [
     "ACTIONS",
@@ -61,3 +66,11 @@ __all__ = [
     "true_claims",
     "true_doings",
 ]
+
+_OF_TENSORS = ("FEATURE_DIM", "scene_vocabulary", "scenes_to_batch")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TENSORS:
+        raise AttributeError(f"module 'ngsan.data.synthetic' has no attribute {name!r}")
+    return getattr(import_module("ngsan.data.synthetic.tensors"), name)

@@ -32,6 +32,12 @@ def scene_vocabulary() -> Vocabulary:
     return Vocabulary(all_words(), origin=Origin(TOKENIZERS["plain"].version, 0, 0))
 
 
+def look_codes() -> Tensor:
+    """(looks, FEATURE_DIM) the codes of all colours, of all shapes, and last of the canvas."""
+    looks = len(COLOURS) + len(SHAPES)
+    return torch.randn(looks + 1, FEATURE_DIM, generator=torch.Generator().manual_seed(0))
+
+
 def appearance(scene: Scene, generator: torch.Generator) -> Tensor:
     """Feature vectors of a scene's regions: a code of colour and shape, and a little noise.
 
@@ -46,8 +52,7 @@ def appearance(scene: Scene, generator: torch.Generator) -> Tensor:
     Returns:
         (objects + 1, FEATURE_DIM)
     """
-    looks = len(COLOURS) + len(SHAPES)
-    code = torch.randn(looks + 1, FEATURE_DIM, generator=torch.Generator().manual_seed(0))
+    code = look_codes()
     colours = torch.tensor([COLOURS.index(thing.colour) for thing in scene.things])
     shapes = torch.tensor([SHAPES.index(thing.shape) for thing in scene.things])
     regions = torch.cat((code[colours] + code[len(COLOURS) + shapes], code[-1:]))

@@ -1,0 +1,130 @@
+"""Makes the scene models that ship: trains, packs and scores them.
+
+    python benchmarks/scene_models.py --runs runs/studio --to src/ngsan/shipped/scenes
+
+The recipe is configs/toy/studio.yaml; the models differ in their norm, their geometry and in how
+long they learn. A run that has ended is not repeated.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from ngsan.__main__ import main as ngsan
+from ngsan.config import TrainConfig, read_yaml
+from ngsan.data.synthetic import COLOURS, FAMILIES, SHAPES, read_claim, sample_scenes
+from ngsan.data.synthetic.tensors import look_codes, scene_vocabulary, scenes_to_batch
+from ngsan.models import Captioner
+from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.predict import caption_regions
+from ngsan.probe import balanced_accuracy, choose_relations
+
+CONFIG = Path(__file__).parents[1] / "configs" / "toy" / "studio.yaml"
+
+NORM, UNSIGNED = {"model.norm": "none"}, {"model.signed_geometry": "false"}
+EARLY = {"cross_entropy.epochs": "2"}
+"""Of models that can only learn which things there are."""
+
+MIDDLE = {"cross_entropy.epochs": "5"}
+"""Of models that cannot tell the side, which is learned late."""
+
+MODELS = {
+    "san": {**EARLY, **UNSIGNED, **NORM, "model.geometry": "none"},
+    "n-san": {**EARLY, **UNSIGNED, "model.geometry": "none"},
+    "g-san": {**MIDDLE, **UNSIGNED, **NORM},
+    "ng-san": {**MIDDLE, **UNSIGNED},
+    "g-san-signed": NORM,
+    "ng-san-signed": {},
+    "g-san-ci": {**MIDDLE, **UNSIGNED, **NORM, "model.geometry": "content-independent"},
+}
+"""What each model changes in the recipe."""
+
+WORDS = ("names", "true", *FAMILIES)
+"""What is scored: captions that name what is there and true ones, and by family how often the true
+word is chosen among all."""
+
+UNSEEN_SEED = 5_000_011
+"""Neither that of training nor that of the run's own validation."""
+
+UNSEEN = 1000
+"""Scenes to be scored on."""
+
+
+def make(name: str, runs: Path, to: Path) -> None:
+    """Trains, if need be, and packs a model.
+
+    The last weights are kept: CIDEr, by which a run chooses its best epoch, compares a caption with
+    five of the many that are true of a scene, and does not tell which epoch is the truest.
+    """
+    recipe, changes = read_yaml(TrainConfig, CONFIG), MODELS[name]
+    assert recipe.data.scenes is not None
+    epochs = int(changes.get("cross_entropy.epochs", recipe.cross_entropy.epochs))
+    steps = epochs * math.ceil(recipe.data.scenes.train / recipe.cross_entropy.batch_size)
+    run = runs / name
+    last = run / "training" / f"step-{steps:08d}" / "weights.safetensors"
+    if not last.exists():
+        keys = [part for key, value in changes.items() for part in (f"--{key}", value)]
+        again = ["--resume"] if run.exists() else []
+        if ngsan(["train", "--config", str(CONFIG), *keys, "--output", str(run), *again]):
+            raise SystemExit(f"{name}: training failed")
+    captioner, config, vocabulary = load_captioner(run)
+    captioner.load_state_dict(load_file(last))
+    found = {
+        words: round(number, 1)
+        for words, number in zip(WORDS, score(captioner, (2, 3)), strict=True)
+    }
+    whole = read_yaml(TrainConfig, run / "config.yaml")
+    save_captioner(run / "last", captioner, config, vocabulary, run=whole, metrics=found)
+    if ngsan(["pack", str(run / "last"), "--to", str(to / name)]):
+        raise SystemExit(f"{name}: packing failed")
+
+
+def score(captioner: Captioner, things: tuple[int, int]) -> Iterator[float]:
+    """The scores that `WORDS` names, of 100, on unseen scenes of so many things."""
+    vocabulary = scene_vocabulary()
+    scenes = list(sample_scenes(UNSEEN, fewest=things[0], most=things[1], seed=UNSEEN_SEED))
+    batch = scenes_to_batch(scenes, vocabulary, seed=UNSEEN_SEED)
+    said = caption_regions(captioner, vocabulary, batch.features, batch.boxes, batch.mask)
+    claims = [(read_claim(caption), scene) for caption, scene in zip(said, scenes, strict=True)]
+    yield 100 * sum(c is not None and c.names_of(s) for c, s in claims) / len(claims)
+    yield 100 * sum(c is not None and c.holds_in(s) for c, s in claims) / len(claims)
+    for family in FAMILIES:
+        answers = choose_relations(captioner, scenes, batch, vocabulary, family)
+        yield 100 * balanced_accuracy(answers)
+
+
+def write_looks(path: Path) -> None:
+    """Writes the codes of which the features of a scene's regions are made."""
+    rows = [[round(number, 7) for number in row] for row in look_codes().tolist()]
+    found = {
+        "colours": dict(zip(COLOURS, rows, strict=False)),
+        "shapes": dict(zip(SHAPES, rows[len(COLOURS) :], strict=False)),
+        "canvas": rows[-1],
+    }
+    path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Reads the command line, makes the models, and prints the card's table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=Path("runs/studio"), help="runs to keep")
+    parser.add_argument("--to", type=Path, required=True, help="where the packed models go")
+    parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS))
+    options = parser.parse_args()
+    for name in options.only:
+        make(name, options.runs, options.to)
+    write_looks(options.to / "looks.json")
+    print(f"| | things | {' | '.join(WORDS)} |\n|{'---|' * (len(WORDS) + 2)}")
+    for name in options.only:
+        captioner, _, _ = load_captioner(options.to / name)
+        for things in (2, 3, 4):
+            numbers = (f"{number:.0f}" for number in score(captioner, (things, things)))
+            print(f"| {name} | {things} | {' | '.join(numbers)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

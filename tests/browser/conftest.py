@@ -1,0 +1,96 @@
+"""A browser at the studio's page: `make test-browser`, or `pytest -m browser`.
+
+The tests start `ngsan serve` themselves; STUDIO_URL names a server that runs already instead, and
+STUDIO_IMAGES a folder for the documents' pictures, which otherwise are made and thrown away.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.browser.visitor import Visitor
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SECONDS_TO_START = 60
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=5) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="session")
+def studio():
+    """The address of a running server."""
+    if "STUDIO_URL" in os.environ:
+        yield os.environ["STUDIO_URL"].rstrip("/")
+        return
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "ngsan", "serve", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            end = time.monotonic() + SECONDS_TO_START
+            while not answers(url):
+                assert server.poll() is None, f"the server ended with {server.returncode}"
+                assert time.monotonic() < end, "the server does not answer"
+                time.sleep(0.1)
+            yield url
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert program, f"none of {', '.join(BROWSERS)} is installed; make test-browser installs one"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium, studio):
+    """Opens the page for a visitor; at the end nothing may have gone wrong in their browser."""
+    visitors = []
+
+    def open_page(view="photo", *, width=1280, height=900, **options):
+        visitor = Visitor(chromium, studio, {"width": width, "height": height}, options)
+        visitors.append(visitor)
+        visitor.go(view)
+        return visitor
+
+    yield open_page
+    for visitor in visitors:
+        visitor.leave()
+    for visitor in visitors:
+        assert not visitor.problems
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Where pictures for the documents go."""
+    given = os.environ.get("STUDIO_IMAGES")
+    folder = Path(given) if given else tmp_path_factory.mktemp("images")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,203 @@
+"""Photographs in a browser: dropped, pasted, chosen; words, options and downloads."""
+
+import base64
+import io
+import json
+
+import pytest
+from PIL import Image
+
+import ngsan
+from ngsan.examples import EXAMPLES
+from tests.browser.visitor import transfer
+
+pytestmark = pytest.mark.browser
+
+PATHS = {example.file: example.path for example in EXAMPLES}
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    return ngsan.load()
+
+
+def drop(visitor, content, name="mine.jpg", kind="image/jpeg"):
+    moved = transfer(visitor.page, content, name, kind)
+    for event in ("dragenter", "dragover", "drop"):
+        visitor.page.dispatch_event("body", event, {"dataTransfer": moved})
+
+
+def test_an_example_is_captioned_at_once_and_others_by_a_click(visit, captioner):
+    visitor = visit()
+    assert visitor.caption() == captioner.caption(EXAMPLES[0].path)
+    said = visitor.new_caption(lambda: visitor.page.get_by_label("Gull", exact=True).click())
+    assert said == captioner.caption(PATHS["gull.jpg"])
+    assert EXAMPLES[5].credit in visitor.text("#photo-credit")
+
+
+def test_drop(visit, captioner):
+    visitor = visit("scene")
+    content = PATHS["coffee.jpg"].read_bytes()
+    said = visitor.new_caption(lambda: drop(visitor, content))
+    assert said == captioner.caption(content)
+    assert visitor.page.locator("#view-photo").is_visible()
+    assert visitor.text("#photo-credit") == "mine.jpg"
+    assert visitor.page.locator("#dropping").is_hidden()
+
+
+def test_paste(visit, captioner):
+    visitor = visit(permissions=["clipboard-read", "clipboard-write"])
+    image = io.BytesIO()
+    Image.open(PATHS["cat.jpg"]).save(image, "PNG")
+    visitor.page.evaluate(
+        """async (coded) => {
+            const bytes = Uint8Array.from(atob(coded), (sign) => sign.charCodeAt(0));
+            const blob = new Blob([bytes], { type: "image/png" });
+            await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+        }""",
+        base64.b64encode(image.getvalue()).decode(),
+    )
+    said = visitor.new_caption(lambda: visitor.page.keyboard.press("Control+V"))
+    assert said == captioner.caption(image.getvalue())
+
+
+def test_choose_several(visit, captioner):
+    visitor = visit()
+    before = visitor.page.locator(".thumb").count()
+    chosen = [PATHS["pier.jpg"], PATHS["moose.jpg"]]
+    said = visitor.new_caption(lambda: visitor.page.set_input_files("#files", chosen))
+    assert said == captioner.caption(chosen[0])
+    assert visitor.page.locator(".thumb").count() == before + 2
+
+
+def test_words_show_where_they_looked(visit):
+    visitor = visit()
+    page = visitor.page
+    words = page.locator("#sentence .word")
+    overlay = page.locator("#picture canvas")
+    assert "on" not in (overlay.get_attribute("class") or "")
+    words.nth(1).hover()
+    assert "on" in overlay.get_attribute("class")
+    first = overlay.evaluate("(canvas) => canvas.toDataURL()")
+    assert visitor.text("#word-status").startswith(f"“{words.nth(1).inner_text()}” looks most")
+    words.nth(4).click()
+    assert overlay.evaluate("(canvas) => canvas.toDataURL()") != first
+    page.get_by_label("The next word").click()
+    assert words.nth(5).get_attribute("aria-pressed") == "true"
+    page.get_by_label("Play the words").click()
+    visitor.until("document.querySelectorAll('#sentence .word')[6].classList.contains('on')")
+    page.get_by_label("Pause").click()
+    page.locator("#picture").hover(position={"x": 40, "y": 200})
+    assert "was looked at most by" in visitor.text("#word-status")
+
+
+def test_other_captions(visit):
+    visitor = visit()
+    page = visitor.page
+    lines = page.locator("#best button")
+    assert lines.count() == 3
+    wanted = lines.nth(1).locator(".text").inner_text()
+    lines.nth(1).click()
+    assert visitor.caption() == wanted
+    # Where it looked comes from PyTorch, which is loaded for it.
+    visitor.until("!document.getElementById('word-status').textContent.startsWith('Looking')")
+    page.locator("#sentence .word").nth(2).hover()
+    assert "looks most at" in visitor.text("#word-status")
+
+
+def test_options(visit, captioner):
+    from ngsan.light.photos import PHOTO_DECODING
+
+    visitor = visit()
+    page = visitor.page
+
+    def short():
+        page.locator("#option-longest").fill("5")
+
+    assert len(visitor.new_caption(short).split()) <= 5
+    drawn = visitor.new_caption(lambda: page.get_by_label("Sampling").check(force=True))
+    assert page.locator("#option-beam").is_hidden()
+    again = visitor.new_caption(page.get_by_role("button", name="Draw again").click)
+    assert {drawn, again}
+    page.locator("summary", has_text="More").click()
+
+    def begin():
+        page.get_by_label("Begins with").fill("a photo of")
+        page.keyboard.press("Tab")
+
+    assert visitor.new_caption(begin).startswith("a photo of")
+    assert PHOTO_DECODING.longest == int(page.locator("#option-longest").get_attribute("max"))
+
+
+def test_downloads(visit):
+    visitor = visit()
+    page = visitor.page
+    with page.expect_download() as waiting:
+        page.locator("#save-json").click()
+    told = json.loads(waiting.value.path().read_text(encoding="utf-8"))
+    assert told["caption"] == visitor.caption()
+    assert told["image"] == EXAMPLES[0].file
+    assert len(told["attention"]) == len(told["words"])
+    pictures = []
+    for word in (None, 1):
+        if word is not None:
+            page.locator("#sentence .word").nth(word).click()
+        with page.expect_download() as waiting:
+            page.locator("#save-picture").click()
+        assert waiting.value.suggested_filename == "street-caption.png"
+        pictures.append(Image.open(waiting.value.path()).convert("L"))
+    plain, veiled = (sum(each.histogram()[:60]) for each in pictures)
+    assert veiled > plain  # the veil darkens what is not looked at
+
+
+def test_what_is_no_picture_is_told(visit):
+    visitor = visit()
+    drop(visitor, b"hello", "notes.txt", "text/plain")
+    assert "notes.txt: this is no picture" in visitor.text("#photo-error")
+    visitor.expected = ("the server responded with a status of 4",)
+    drop(visitor, b"not a JPEG at all", "broken.jpg")
+    visitor.until("document.getElementById('photo-busy').hidden")
+    assert visitor.page.locator("#photo-error").is_visible()
+    assert visitor.text("#photo-error")
+
+
+def test_a_busy_server_is_asked_again(visit):
+    visitor = visit()
+    visitor.expected = ("429",)
+    answers = iter([429, 429])
+
+    def busy(route):
+        if next(answers, None):
+            text = json.dumps({"error": "there is too much to do"})
+            route.fulfill(status=429, headers={"Retry-After": "1"}, body=text)
+        else:
+            route.continue_()
+
+    visitor.page.route("**/v1/caption", busy)
+    visitor.page.evaluate("document.getElementById('spoken').textContent = ''")
+    visitor.page.get_by_label("Cat", exact=True).click()
+    visitor.until("document.getElementById('photo-error').textContent.includes('Trying again')")
+    assert "There is too much to do." in visitor.text("#photo-error")
+    visitor.until("document.getElementById('spoken').textContent !== ''")
+    assert visitor.page.locator("#photo-error").is_hidden()
+
+
+def test_a_token_is_asked_for_and_sent(visit):
+    visitor = visit()
+    visitor.expected = ("401",)
+    tokens = []
+
+    def guard(route):
+        tokens.append(route.request.headers.get("authorization"))
+        if tokens[-1] == "Bearer secret":
+            route.continue_()
+        else:
+            route.fulfill(status=401, body=json.dumps({"error": "a token is needed"}))
+
+    visitor.page.route("**/v1/caption", guard)
+    visitor.page.evaluate("document.getElementById('spoken').textContent = ''")
+    visitor.page.get_by_label("Cat", exact=True).click()
+    visitor.page.get_by_label("Token").fill("secret")
+    visitor.page.keyboard.press("Enter")
+    visitor.until("document.getElementById('spoken').textContent !== ''")
+    assert tokens == [None, "Bearer secret"]

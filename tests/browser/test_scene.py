@@ -1,0 +1,165 @@
+"""Scenes in a browser: shapes are moved, and what is said of them follows."""
+
+import io
+
+import pytest
+from PIL import Image, ImageChops
+
+from ngsan.data.synthetic import Scene, Thing, read_claim, render
+from tests.browser.visitor import relation_of
+
+pytestmark = pytest.mark.browser
+
+BALL = ".thing[aria-label^='red ball']"
+BOX = ".thing[aria-label^='blue box']"
+
+
+def card(visitor, name):
+    return visitor.page.locator("#compare button").filter(
+        has=visitor.page.locator(".who", has_text=name)
+    )
+
+
+def test_dragging_changes_the_relation_and_only_geometry_notices(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    before = relation_of(visitor.said())
+    x, y = visitor.centre(page.locator(BALL))
+    goal_x, goal_y = visitor.centre(page.locator(BOX))
+    page.mouse.move(x, y)
+    page.mouse.down()
+    seen = []
+    for step in range(1, 16):
+        share = step / 16
+        page.mouse.move(x + share * (goal_x - x), y + share * (goal_y - y), steps=2)
+        seen.append(relation_of(visitor.said()))
+        if seen[-1] != before:
+            break
+    page.mouse.up()
+    assert seen[-1] is not None
+    assert seen[-1] != before, f"it said {seen} all the way"
+    assert "noticed the move: changed" in card(visitor, "NG-SAN").first.inner_text()
+    for place, blind in enumerate(("SAN", "N-SAN")):
+        text = page.locator("#compare button").nth(place).inner_text()
+        assert text.startswith(blind)
+        assert "has not noticed the move" in text
+    page.keyboard.press("Control+Z")
+    assert relation_of(visitor.said()) == before
+
+
+def test_a_drag_never_makes_a_queue(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    under_way, most, asked = set(), [0], [0]
+
+    def begin(request):
+        if request.url.endswith("/v1/scene"):
+            under_way.add(request)
+            most[0] = max(most[0], len(under_way))
+            asked[0] += 1
+
+    page.on("request", begin)
+    page.on("requestfinished", lambda request: under_way.discard(request))
+    page.on("requestfailed", lambda request: under_way.discard(request))
+    x, y = visitor.centre(page.locator(BALL))
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 200, y + 100, steps=100)
+    page.mouse.up()
+    visitor.said()
+    assert asked[0] > 3
+    # One for the chosen model and one of those that are compared.
+    assert most[0] <= 2
+
+
+def test_shapes_are_those_of_the_renderer(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    page.get_by_role("button", name="Three").click()
+    visitor.said()
+    page.evaluate("document.activeElement.blur()")
+    size = 512
+    page.set_viewport_size({"width": 1600, "height": 1200})
+    page.locator("#board svg").evaluate(
+        "(svg, size) => { svg.style.cssText = `width: ${size}px; max-width: none; border: 0;"
+        " border-radius: 0` }",
+        size,
+    )
+    shown = Image.open(io.BytesIO(page.locator("#board svg").screenshot())).convert("RGB")
+    things = (
+        Thing("red", "triangle", (0.25, 0.3, 0.2, 0.2)),
+        Thing("blue", "ring", (0.72, 0.34, 0.26, 0.26)),
+        Thing("yellow", "star", (0.48, 0.76, 0.18, 0.18)),
+    )
+    drawn = render(Scene(things), size)
+    difference = ImageChops.difference(shown.resize((size, size)), drawn).convert("L")
+    # Only edges, where pixels are mixed differently, may differ.
+    assert sum(difference.histogram()[48:]) < 0.004 * size * size
+
+
+def test_add_recolour_resize_delete_undo(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    things = page.locator(".thing")
+    assert things.count() == 2
+    page.get_by_label("Add a star").click()
+    assert things.count() == 3
+    assert "star" in visitor.focused()
+    page.locator("#inspector").get_by_label("purple").check(force=True)
+    star = page.locator(".thing[aria-label^='purple star']")
+    assert star.count() == 1
+    label = star.get_attribute("aria-label")
+    x, y = visitor.centre(page.locator(".handle").nth(2))
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 50, y + 40, steps=4)
+    page.mouse.up()
+    assert star.get_attribute("aria-label") != label
+    claim = read_claim(visitor.said())
+    assert claim is not None
+    page.get_by_label("Delete the chosen shape").click()
+    assert things.count() == 2
+    for _ in range(4):
+        page.get_by_label("Undo").click()
+    assert things.count() == 2
+    page.get_by_label("Redo").click()
+    assert things.count() == 3
+
+
+def test_models_and_signed_geometry(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    page.get_by_role("button", name="Left and right").click()
+    sign = page.get_by_label("Signed geometry")
+    page.locator("#scene-models").get_by_label("N-SAN", exact=True).check(force=True)
+    assert sign.is_disabled()
+    page.locator("#scene-models").get_by_label("NG-SAN").check(force=True)
+    sign.check(force=True)
+    visitor.said()
+    assert "NG-SAN, signed" in visitor.text("#scene-verdict")
+    pressed = page.locator("#compare [aria-pressed=true]")
+    assert "NG-SAN, signed" in pressed.inner_text()
+    # A mirrored scene is the same for Eq. 8.
+    unsigned = {}
+    for moment in ("before", "after"):
+        visitor.said()
+        unsigned[moment] = [
+            card.locator(".said").inner_text()
+            for card in page.locator("#compare button").all()
+            if "signed" not in card.locator(".who").inner_text()
+        ]
+        page.get_by_label("Mirror the scene left to right").click()
+    assert len(unsigned["before"]) == 4
+    assert unsigned["before"] == unsigned["after"]
+
+
+def test_words_fade_what_they_do_not_look_at(visit):
+    visitor = visit("scene")
+    page = visitor.page
+    page.locator("#scene-sentence .word").nth(1).hover()
+    faded = page.locator(".thing").evaluate_all("(all) => all.map((each) => each.style.opacity)")
+    assert max(map(float, faded)) == 1
+    assert "looks at the" in visitor.text("#scene-status")
+    page.mouse.move(5, 5)
+    faded = page.locator(".thing").evaluate_all("(all) => all.map((each) => each.style.opacity)")
+    assert faded == ["", ""]
