@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ngsan.vision.sources import RegionSource
 
 DESCRIPTION = """Makes regions of image files, or frames of clips, and writes them as the features
-of a dataset folder. What cannot be read is reported and left out. A run that was stopped goes on where it stopped when
-it is started again with the same options."""
+of a dataset folder. What cannot be read is reported and left out. A run that was stopped goes on
+where it stopped when it is started again with the same options."""
 
 Engine = Literal["local", "ray"]
 

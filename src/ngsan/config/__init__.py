@@ -22,7 +22,7 @@ from ngsan.config.training import (
     photo_run,
     scene_run,
 )
-from ngsan.config.video import moving_run, video_run
+from ngsan.config.video import moving_run, shipped_clip_run, video_run
 
 __all__ = [
     "GEOMETRY_TERMS",
@@ -52,6 +52,7 @@ __all__ = [
     "read_yaml",
     "run_class",
     "scene_run",
+    "shipped_clip_run",
     "to_yaml",
     "video_run",
 ]
