@@ -6,7 +6,7 @@
 
 `data` renders the built-in moving scenes, takes every frame through the backbone of the photo model
 that ships, in one thread, and writes a dataset folder. Every scene is there as it is and in
-reverse; those to learn from also with some frames left out. `score` captions unseen scenes of that
+reverse; of those to learn from many have some frames left out. `score` captions unseen scenes of that
 making, in exact pairs of a scene and its reverse, and holds each caption against the boxes: does it
 name the two things, and is it true. As controls the frames are shuffled, and only one is shown,
 repeated.
@@ -54,13 +54,11 @@ class Eyes:
 
 
 def shortened(scenes: Sequence[MovingScene], seed: int) -> Iterator[MovingScene]:
-    """The scenes, each followed by itself with some frames left out, if that still tells."""
+    """The scenes, of which a third have some frames left out, if that still tells."""
     rng = random.Random(seed)
     for scene in scenes:
-        yield scene
-        short = scene.thinned(evenly(scene.frames, rng.randint(FEWEST, scene.frames - 1)))
-        if true_doings(short):
-            yield short
+        short = scene.thinned(evenly(scene.frames, rng.randint(FEWEST, 2 * scene.frames)))
+        yield short if true_doings(short) else scene
 
 
 def make_data(options: argparse.Namespace, describe: Callable[[MovingScene], Array]) -> None:

@@ -78,8 +78,9 @@ def shipped_clip_run(norm: str = "instance") -> TrainConfig:
             geometry="none",
             norm_place="pre",
         ),
+        data=DataConfig(captions_per_image=2),
         cross_entropy=CrossEntropyConfig(
-            epochs=20,
+            epochs=12,
             batch_size=64,
             rate=RateConfig(shape="cosine", highest=2e-3, rise=0.5),
             clip_value=0.0,
