@@ -192,7 +192,7 @@ def test_frames_without_pixels_hold_the_same(scenes):
         own = codes[:, half * place : half * (place + 1)]
         assert (own[:, :6].argmax(1) == COLOURS.index(thing.colour)).all()
         assert (own[:, 6:12].argmax(1) == SHAPES.index(thing.shape)).all()
-        np.testing.assert_allclose(own[:, 12:], np.array(thing.boxes), atol=0.1)
+        np.testing.assert_allclose(own[:, 12:] / 4 + 0.5, np.array(thing.boxes), atol=0.03)
 
 
 def test_a_dataset_folder(tmp_path):

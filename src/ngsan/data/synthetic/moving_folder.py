@@ -21,6 +21,7 @@ FRAME_DIM = 2 * (len(COLOURS) + len(SHAPES) + 4)
 """Width of what `frame_codes` makes of a frame."""
 
 _NOISE = 0.02
+_SPREAD = 4.0
 
 
 def moving_vocabulary() -> Vocabulary:
@@ -62,7 +63,8 @@ def frame_codes(scene: MovingScene) -> NDArray[np.float32]:
         looks[:, place, COLOURS.index(thing.colour)] = 1
         looks[:, place, len(COLOURS) + SHAPES.index(thing.shape)] = 1
     boxes = np.array([thing.boxes for thing in scene.things], np.float32).swapaxes(0, 1)
-    codes = np.concatenate((looks, boxes), 2).reshape(scene.frames, -1)
+    # As far from zero as the looks, so that a small model soon sees what moves.
+    codes = np.concatenate((looks, _SPREAD * (boxes - 0.5)), 2).reshape(scene.frames, -1)
     noise = np.random.default_rng(scene.look).normal(0, _NOISE, codes.shape)
     return (codes + noise).astype(np.float32)
 
