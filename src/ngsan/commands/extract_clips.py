@@ -1,4 +1,4 @@
-"""`ngsan extract --frames`: makes the feature store of a dataset folder from clips, a row a frame.
+"""`ngsan extract --frames`: makes the feature store of a dataset folder from clips.
 
 No torch is needed: the photo model that ships looks at the frames, and `ngsan caption` later does
 the same.
@@ -61,7 +61,7 @@ def extract_clips(options: Any) -> None:
                     failed += 1
                     report(console, str(error))
                 else:
-                    writer.add(name, Regions(describer.describe(squares), None, None))
+                    writer.add(name, Regions(*describer.describe(squares), None))
                 advance_to(done)
         stored = len(writer)
         if not stored:
@@ -69,7 +69,7 @@ def extract_clips(options: Any) -> None:
     console.print(
         f"{stored:,} clips in {options.to}; their model: --model.feature_dim "
         f"{describer.feature_dim} --model.frame_grid {options.grid} --model.positions sinusoidal "
-        "--model.geometry none",
+        "--model.geometry absolute",
         highlight=False,
         markup=False,
         soft_wrap=True,

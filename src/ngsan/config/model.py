@@ -36,12 +36,12 @@ class CaptionerConfig:
     """Backbone: side of the square that images are squashed to, a multiple of 32."""
 
     positions: Literal["none", "sinusoidal"] = "none"
-    """What is added to the regions for their place in the order: none, as an image's have no order,
-    or sinusoidal, for the frames of a clip."""
+    """What is added to the regions for their frame's place in a clip: none, as an image's have no
+    order, or sinusoidal."""
 
     frame_grid: int = 0
-    """Clips: the grid, so many cells by so many, that `ngsan extract --frames` averaged each frame
-    to. Such a model captions video files. 0 for images, and for frame features from elsewhere."""
+    """Clips as `ngsan extract --frames` makes them: every frame is a grid of so many cells by so
+    many. Such a model captions video files. 0 for images, and where a frame is one vector (I3D)."""
 
     dim: int = 512
     """D, the model's width."""
@@ -125,16 +125,16 @@ class CaptionerConfig:
                 f"positions: {self.positions!r} is for the frames of clips, and the backbone "
                 f"{self.backbone} makes cells of one picture: set one of the two to none"
             )
-        if self.frame_grid and (self.backbone != "none" or self.geometry != "none"):
+        if self.frame_grid and self.positions == "none":
             raise ValueError(
-                f"frame_grid: {self.frame_grid} is for the frames of clips, which have no boxes: "
-                "set backbone and geometry to none"
+                f"frame_grid: {self.frame_grid} is for the frames of clips, whose order positions "
+                "tell: set positions to sinusoidal"
             )
-        if self.frame_grid and self.feature_dim % self.frame_grid**2:
-            raise ValueError(
-                f"feature_dim: {self.feature_dim} does not divide into the cells of frame_grid: "
-                f"{self.frame_grid} x {self.frame_grid}"
-            )
+
+    @property
+    def frame_cells(self) -> int:
+        """Regions of a frame."""
+        return max(1, self.frame_grid**2)
 
     @property
     def geometry_terms(self) -> tuple[str, ...]:

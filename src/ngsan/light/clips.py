@@ -1,6 +1,7 @@
 """From clips to captions: frames through the photo model's backbone, then a captioner of frames.
 
-Shapes: `T` frames, `S` side of a frame, `C` features of a cell, `G` cells of a side after pooling.
+Shapes: `T` frames, `S` side of a frame, `G` cells of its side, `N` cells of all frames (T G G),
+`C` features of a cell.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,11 +14,15 @@ from numpy.typing import NDArray
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.light.caption import Caption
 from ngsan.light.captioner import LightCaptioner
+from ngsan.light.manifest import cell_boxes
 from ngsan.light.model import LightModel
 from ngsan.light.photos import PHOTO_DECODING, PhotoCaption, PhotoResult
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.clips import FRAMES, ClipSource, open_clip
 from ngsan.vision.images import ImageError
+
+_SCALE = np.float32(0.25)
+"""Makes features about as large as the positions that are added to them."""
 
 
 class FrameWriter(Protocol):
@@ -27,9 +32,16 @@ class FrameWriter(Protocol):
     """Its words."""
 
     def caption(
-        self, features: NDArray[Any], /, *, decoding: DecodingConfig, attention: bool, first: int
+        self,
+        features: NDArray[Any],
+        boxes: NDArray[Any] | None = None,
+        /,
+        *,
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
     ) -> list[list[Caption]]:
-        """The captions of each clip of (clips, T, width)."""
+        """The captions of each clip of (clips, N, C) and (clips, N, 4)."""
 
 
 class FrameDescriber:
@@ -53,16 +65,26 @@ class FrameDescriber:
             raise ValueError(
                 f"grid: {grid} does not divide the {self.side} x {self.side} cells of a frame"
             )
-        self.grid, self.feature_dim = grid, grid * grid * photos.config.feature_dim
-        self._photos = photos
+        self.grid, self.feature_dim = grid, photos.config.feature_dim
+        self._photos, self._boxes = photos, cell_boxes(32 * grid)
 
-    def describe(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(T, S, S, 3) RGB to (T, G x G x C), cell by cell from the top left."""
+    def describe(
+        self, frames: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Looks at frames.
+
+        Args:
+            frames: (T, S, S, 3) RGB.
+
+        Returns:
+            features: (N, C), frame by frame and in a frame row by row.
+            boxes: (N, 4) the cells in their frames, `cxcywh` relative to the frame.
+        """
         cells, _ = self._photos.describe(frames)
         grid, part = self.grid, self.side // self.grid
         blocks = cells.reshape(len(cells), grid, part, grid, part, -1)
-        features: NDArray[np.float32] = blocks.mean((2, 4)).reshape(len(cells), self.feature_dim)
-        return features
+        features = _SCALE * blocks.mean((2, 4)).reshape(-1, self.feature_dim)
+        return features, np.tile(self._boxes, (len(frames), 1))
 
 
 class ClipCaptioner:
@@ -89,8 +111,7 @@ class ClipCaptioner:
         if self.describer.feature_dim != config.feature_dim:
             raise ValueError(
                 f"feature_dim: {config.feature_dim} of the model is not the "
-                f"{self.describer.feature_dim} of a grid of {config.frame_grid} x "
-                f"{config.frame_grid} cells of the photo model"
+                f"{self.describer.feature_dim} of a cell of the photo model"
             )
         self.writer, self.vocabulary = writer, writer.vocabulary
 
@@ -148,7 +169,7 @@ class ClipCaptioner:
                 pictures would be a list of clips: to make one clip of them, put it into a list.
             frames: Frames that are taken of each clip.
             decoding: How.
-            attention: Whether captions carry the attention of their words to the frames.
+            attention: Whether captions carry the attention of their words, (words, N).
 
         Returns:
             A caption, or those of a list in its order.
@@ -193,8 +214,8 @@ class ClipCaptioner:
             except ImageError as error:
                 yield PhotoResult(number, None, error)
                 continue
-            features = self.describer.describe(squares)[None]
+            features, boxes = self.describer.describe(squares)
             [captions] = self.writer.caption(
-                features, decoding=decoding, attention=attention, first=number
+                features[None], boxes[None], decoding=decoding, attention=attention, first=number
             )
             yield PhotoResult(number, PhotoCaption.of(captions))

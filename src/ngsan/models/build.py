@@ -83,7 +83,7 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
         dim=config.dim,
         dropout=config.dropout,
         absolute=AbsoluteGeometry(config.dim) if "absolute" in config.geometry_terms else None,
-        positions=FramePositions() if config.positions == "sinusoidal" else None,
+        positions=FramePositions(config.frame_cells) if config.positions != "none" else None,
         signed_geometry=config.signed_geometry,
         final_norm=config.norm_place == "pre",
     )

@@ -1,6 +1,6 @@
 """Sinusoidal embedding of numbers: of words, of frames, and of geometry in the paper's baselines.
 
-Shapes: `B` clips, `N` frames, `D` model width.
+Shapes: `B` clips, `N` regions of all frames, `D` model width.
 """
 
 import math
@@ -33,15 +33,22 @@ def sinusoidal(values: Tensor, width: int, *, longest: float = 10_000.0) -> Tens
 class FramePositions(nn.Module):
     """Where the frames of clips stand in their order, as sinusoids; nothing is learned.
 
-    Real frames are counted and padding is not, so padding changes nothing wherever it stands.
+    Real regions are counted and padding is not, so padding changes nothing wherever it stands.
     """
+
+    def __init__(self, cells: int = 1) -> None:
+        """Takes the number of regions that each frame has, one after the other."""
+        super().__init__()
+        if cells < 1:
+            raise ValueError(f"cells: {cells} must be at least 1")
+        self.cells = cells
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Embeds the places of frames.
 
         Args:
-            x: (B, N, D) the frames; only their shape, type and device count.
-            mask: (B, N) boolean, True = a real frame, or None.
+            x: (B, N, D) the regions; only their shape, type and device count.
+            mask: (B, N) boolean, True = a real region, or None.
 
         Returns:
             (B, N, D), or (N, D) without a mask.
@@ -51,4 +58,6 @@ class FramePositions(nn.Module):
             places = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
         else:
             places = (mask.to(torch.float32).cumsum(1) - 1).clamp(min=0)
+        if self.cells > 1:
+            places = (places / self.cells).floor()
         return sinusoidal(places, x.shape[-1]).to(x.dtype)

@@ -33,7 +33,7 @@ ClipSource: TypeAlias = str | Path | Sequence[ImageSource] | NDArray[Any]
 """What can be opened: the path of a file or of a folder of frames, a list of images, or an array
 of (T, H, W), (T, H, W, 3) or (T, H, W, 4)."""
 
-FRAMES = 8
+FRAMES = 5
 """Frames that are taken of a clip, unless told otherwise."""
 
 MOST_FRAMES = 100_000

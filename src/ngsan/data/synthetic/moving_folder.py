@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +68,16 @@ def frame_codes(scene: MovingScene) -> NDArray[np.float32]:
     return (codes + noise).astype(np.float32)
 
 
+def _plain(scene: MovingScene) -> Regions:
+    return Regions(frame_codes(scene), None, None)
+
+
 def write_moving_folder(
     folder: str | Path,
     scenes: Mapping[str, Sequence[MovingScene]],
     *,
     seed: int = 0,
-    describe: Callable[[MovingScene], NDArray[Any]] = frame_codes,
+    describe: Callable[[MovingScene], Regions] | None = None,
     source: str = "built-in moving scenes",
 ) -> None:
     """Writes moving scenes with five captions each, features and, last of all, the vocabulary.
@@ -83,7 +86,7 @@ def write_moving_folder(
         folder: The dataset folder; captions and features that are there are replaced.
         scenes: The scenes by split, which goes before a scene's id.
         seed: Of the captions' choice.
-        describe: Makes the features (frames, width) of a scene.
+        describe: Makes the regions of a scene; None for a row of `frame_codes` a frame.
         source: What makes the features, told apart from all that would make others.
     """
     records = []
@@ -91,7 +94,7 @@ def write_moving_folder(
         for split, some in scenes.items():
             for number, scene in enumerate(some):
                 identity = f"{split}-{number}"
-                writer.add(identity, Regions(describe(scene), None, None))
+                writer.add(identity, (describe or _plain)(scene))
                 rng = random.Random(f"captions {seed}/{identity}")
                 captions = tuple(sample_moving_captions(scene, rng))
                 records.append(ImageCaptions(identity, split, captions))
