@@ -22,14 +22,14 @@ from ngsan.vision.images import ImageError
 
 CONFIG = CaptionerConfig(
     vocab_size=47,
-    feature_dim=4 * 352,
+    feature_dim=352,
     positions="sinusoidal",
     frame_grid=2,
     dim=32,
     heads=4,
     hidden_dim=48,
     layers=1,
-    geometry="none",
+    geometry="absolute",
 )
 
 
@@ -65,14 +65,17 @@ def test_features_are_means_of_cells(clips):
     photos = LightModel(SHIPPED, threads=1)
     squares = np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0][:2]])
     cells, _ = photos.describe(squares)
-    whole = FrameDescriber(photos, 8).describe(squares)
-    np.testing.assert_array_equal(whole, cells.reshape(2, -1))
-    quarters = FrameDescriber(photos, 2).describe(squares).reshape(2, 2, 2, 352)
-    grid = cells.reshape(2, 8, 8, 352)
+    whole, places = FrameDescriber(photos, 8).describe(squares)
+    np.testing.assert_array_equal(whole, cells.reshape(128, -1) / 4)
+    np.testing.assert_array_equal(places, np.concatenate([photos.describe(squares)[1][0]] * 2))
+    quarters, places = FrameDescriber(photos, 2).describe(squares)
+    grid, quarters = cells.reshape(2, 8, 8, 352), quarters.reshape(2, 2, 2, 352)
     for row in range(2):
         for column in range(2):
-            part = grid[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+            part = grid[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] / 4
             np.testing.assert_allclose(quarters[:, row, column], part.mean((1, 2)), atol=1e-4)
+            wanted = (column / 2 + 0.25, row / 2 + 0.25, 0.5, 0.5)
+            np.testing.assert_allclose(places[4 + 2 * row + column], wanted)
     for bad in (0, 3, 16):
         with pytest.raises(ValueError, match=f"grid: {bad} does not divide the 8 x 8 cells"):
             FrameDescriber(photos, bad)
@@ -96,32 +99,33 @@ def test_captions_of_clips(captioner, clips, tmp_path):
 
 def test_captions_do_not_depend_on_what_runs_them(model, packed, captioner, clips):
     """From the packed weights PyTorch and ONNX Runtime say the same, but for rounding."""
-    features = captioner.describer.describe(
+    features, boxes = captioner.describer.describe(
         np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0]])
-    )[None]
+    )
+    features, boxes = features[None], boxes[None]
     on_torch = ngsan.models.saved.load_captioner(packed)[0]
     words = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
-        wanted = on_torch(torch.from_numpy(features), None, None, words)[0, 0]
+        wanted = on_torch(*map(torch.from_numpy, (features, boxes)), None, words)[0, 0]
     light = captioner.writer.model
-    found = light.steps(light.encode(features)).first(1)[0, 0]
+    found = light.steps(light.encode(features, boxes)).first(1)[0, 0]
     np.testing.assert_allclose(found, wanted.numpy(), atol=2e-2)
     assert isinstance(ngsan.load_clips(model), ClipCaptioner)
     assert isinstance(ngsan.load(packed), ClipCaptioner)
     assert isinstance(ngsan.load(model), ClipCaptioner)
-    assert load_predictor(model).caption(features)
+    assert load_predictor(model).caption(features, boxes)
 
 
-def test_attention_is_over_the_frames(captioner, clips):
+def test_attention_is_over_the_cells_of_all_frames(captioner, clips):
     caption = captioner.caption(clips[0], attention=True)
-    assert caption.attention.shape == (len(caption.words), 4)
+    assert caption.attention.shape == (len(caption.words), 4 * 4)
     np.testing.assert_allclose(caption.attention.sum(1), 1, atol=1e-3)
 
 
 def test_decoding_and_frames(captioner, clips):
     several = captioner.caption(clips[0], decoding=DecodingConfig(beam=4, best=3))
     assert len(several.others) == 2
-    assert captioner.caption(clips[0], frames=2, attention=True).attention.shape[1] == 2
+    assert captioner.caption(clips[0], frames=2, attention=True).attention.shape[1] == 2 * 4
     with pytest.raises(ValueError, match="frames: 0 is not from 1"):
         captioner.caption(clips[0], frames=0)
 
@@ -145,7 +149,7 @@ def test_models_of_another_kind_are_refused(tmp_path, model):
         ngsan.load_clips(SHIPPED)
     with pytest.raises(ValueError, match="is a model of clips and not of photographs"):
         load_photos(model)
-    odd = dataclasses.replace(CONFIG, feature_dim=4 * 100)
+    odd = dataclasses.replace(CONFIG, feature_dim=400)
     save(tmp_path / "odd", odd)
-    with pytest.raises(ValueError, match="feature_dim: 400 of the model is not the 1408"):
+    with pytest.raises(ValueError, match="feature_dim: 400 of the model is not the 352 of a cell"):
         ngsan.load_clips(tmp_path / "odd")

@@ -49,6 +49,17 @@ def test_real_frames_are_counted_and_padding_is_not():
     torch.testing.assert_close(found[mask[0]], wanted)
 
 
+def test_the_cells_of_a_frame_have_its_place():
+    mask = torch.tensor([[True, True, False, True, True, True]])
+    found = FramePositions(2)(torch.zeros(1, 6, 8), mask)[0]
+    wanted = torch.tensor([formula(place // 2, 8) for place in range(5)])
+    torch.testing.assert_close(found[mask[0]], wanted)
+    whole = FramePositions(2)(torch.zeros(1, 5, 8))
+    torch.testing.assert_close(whole, wanted)
+    with pytest.raises(ValueError, match="cells: 0"):
+        FramePositions(0)
+
+
 def test_half_precision_tells_late_frames_apart():
     found = FramePositions()(torch.zeros(1, 4000, 8, dtype=torch.bfloat16))
     assert found.dtype == torch.bfloat16
@@ -87,6 +98,19 @@ def test_the_order_of_frames_counts_only_with_positions():
         assert torch.allclose(*logits, atol=1e-9) == same
 
 
+def test_frames_and_not_cells_are_put_in_order():
+    """Two cells of a frame may be exchanged, if their boxes are, and two frames may not."""
+    model = build(frame_grid=2, geometry="absolute")
+    generator = torch.Generator().manual_seed(1)
+    cells = torch.randn(1, 8, 7, dtype=torch.float64, generator=generator)
+    boxes = torch.rand(1, 8, 4, dtype=torch.float64, generator=generator) + 0.1
+    words = torch.zeros(1, 3, dtype=torch.long)
+    plain = model(cells, boxes, None, words)
+    for order, same in (([1, 0, 2, 3, 4, 5, 7, 6], True), ([4, 5, 6, 7, 0, 1, 2, 3], False)):
+        moved = model(cells[:, order], boxes[:, order], None, words)
+        assert torch.allclose(plain, moved, atol=1e-9) == same
+
+
 def test_old_configurations_have_none():
     assert CaptionerConfig().positions == "none"
     assert build_captioner("n-san", **SMALL).encoder.positions is None
@@ -100,8 +124,7 @@ def test_old_configurations_have_none():
         ({"positions": "learned"}, "positions: 'learned' is not one of none, sinusoidal"),
         ({"positions": "sinusoidal", "backbone": "efficientnet-lite2"}, "cells of one picture"),
         ({"frame_grid": -1}, "frame_grid: -1 must be at least 0"),
-        ({"frame_grid": 2}, "frame_grid: 2 is for the frames of clips, which have no boxes"),
-        ({"frame_grid": 3, "geometry": "none"}, "feature_dim: 2048 does not divide.*3 x 3"),
+        ({"frame_grid": 2}, "frame_grid: 2 is for the frames of clips, whose order positions"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides, message):
