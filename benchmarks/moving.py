@@ -41,20 +41,17 @@ class Eyes:
     def __init__(self, grid: int) -> None:
         """Opens the backbone."""
         self.describer = FrameDescriber(LightModel(SHIPPED, threads=1), grid)
-        self._seen: dict[Any, NDArray[np.float32]] = {}
-        self._boxes = np.zeros((0, 4), np.float32)
+        self._seen: tuple[MovingScene, Regions] | None = None
 
     def __call__(self, scene: MovingScene) -> Regions:
         """The cells of all frames of a scene."""
-        keys = [(scene.look, scene.at(frame)) for frame in range(scene.frames)]
-        if any(key not in self._seen for key in keys):
-            features, self._boxes = self.describer.describe(
-                render_moving(scene, self.describer.size)
-            )
-            frames = features.reshape(len(keys), -1, features.shape[1])
-            self._seen = dict(zip(keys, frames, strict=True))
-        cells = np.concatenate([self._seen[key] for key in keys])
-        return Regions(cells, self._boxes[: len(cells)], None)
+        if self._seen is not None and scene.reversed() == self._seen[0]:
+            seen = self._seen[1]
+            frames = seen.features.reshape(scene.frames, -1, seen.features.shape[1])
+            return Regions(frames[::-1].reshape(seen.features.shape), seen.boxes, None)
+        described = self.describer.describe(render_moving(scene, self.describer.size))
+        self._seen = scene, Regions(*described, None)
+        return self._seen[1]
 
 
 def sample(options: argparse.Namespace) -> dict[str, list[MovingScene]]:
@@ -103,10 +100,10 @@ def score(options: argparse.Namespace) -> None:
             written = []
             for start in range(0, len(scenes), BATCH):
                 some = [
-                    order(np.float32(one.features).reshape(-1, grid * grid * 352), rng)
+                    order(np.float32(one.features).reshape(FRAMES, -1), rng)
                     for one in eyes[grid][start : start + BATCH]
                 ]
-                clips = np.stack(some).reshape(len(some), -1, 352)
+                clips = np.stack(some).reshape(len(some), boxes.shape[1], -1)
                 written += [found[0].text for found in predictor.caption(clips, boxes[: len(some)])]
             print(f"{Path(model).name}\t{name}\t{told(written, scenes)}", flush=True)
             if name == "as they are":

@@ -68,7 +68,7 @@ def shipped_clip_run(norm: str = "instance") -> TrainConfig:
     return TrainConfig(
         model=CaptionerConfig(
             vocab_size=47,
-            feature_dim=352,
+            feature_dim=704,
             positions="sinusoidal",
             frame_grid=4,
             dim=96,
@@ -81,7 +81,7 @@ def shipped_clip_run(norm: str = "instance") -> TrainConfig:
         ),
         data=DataConfig(captions_per_image=1),
         cross_entropy=CrossEntropyConfig(
-            epochs=9,
+            epochs=6,
             batch_size=64,
             rate=RateConfig(shape="cosine", highest=2e-3, rise=0.5),
             clip_value=0.0,

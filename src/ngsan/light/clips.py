@@ -1,7 +1,7 @@
 """From clips to captions: frames through the photo model's backbone, then a captioner of frames.
 
 Shapes: `T` frames, `S` side of a frame, `G` cells of its side, `N` cells of all frames (T G G),
-`C` features of a cell.
+`C` features of a cell, which are twice as many as those of the photo model.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from ngsan.vision.clips import FRAMES, ClipSource, open_clip
 from ngsan.vision.images import ImageError
 
 _SCALE = np.float32(0.25)
-"""Makes features about as large as the positions that are added to them."""
+"""Makes features about as large as their differences, and as the positions that are added."""
 
 
 class FrameWriter(Protocol):
@@ -45,7 +45,11 @@ class FrameWriter(Protocol):
 
 
 class FrameDescriber:
-    """Makes features of frames: the cells of the photo model, averaged in a coarser grid."""
+    """Makes features of frames: the cells of the photo model, averaged in a coarser grid.
+
+    A cell is described twice: by what is there, and by how that differs from the mean of the same
+    cell over the clip, which is nothing where nothing moves. The order of frames is in neither.
+    """
 
     def __init__(self, photos: LightModel, grid: int) -> None:
         """Takes the parts.
@@ -65,7 +69,7 @@ class FrameDescriber:
             raise ValueError(
                 f"grid: {grid} does not divide the {self.side} x {self.side} cells of a frame"
             )
-        self.grid, self.feature_dim = grid, photos.config.feature_dim
+        self.grid, self.feature_dim = grid, 2 * photos.config.feature_dim
         self._photos, self._boxes = photos, cell_boxes(32 * grid)
 
     def describe(
@@ -83,8 +87,13 @@ class FrameDescriber:
         cells, _ = self._photos.describe(frames)
         grid, part = self.grid, self.side // self.grid
         blocks = cells.reshape(len(cells), grid, part, grid, part, -1)
-        features = _SCALE * blocks.mean((2, 4)).reshape(-1, self.feature_dim)
-        return features, np.tile(self._boxes, (len(frames), 1))
+        return describe_change(blocks.mean((2, 4))), np.tile(self._boxes, (len(frames), 1))
+
+
+def describe_change(cells: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(T, ..., K) cells of a clip to (N, 2 K): each, and its difference from the clip's mean."""
+    both = np.concatenate((_SCALE * cells, cells - cells.mean(0)), -1)
+    return both.reshape(-1, both.shape[-1])
 
 
 class ClipCaptioner:
@@ -111,7 +120,7 @@ class ClipCaptioner:
         if self.describer.feature_dim != config.feature_dim:
             raise ValueError(
                 f"feature_dim: {config.feature_dim} of the model is not the "
-                f"{self.describer.feature_dim} of a cell of the photo model"
+                f"{self.describer.feature_dim} of a cell, twice those of the photo model"
             )
         self.writer, self.vocabulary = writer, writer.vocabulary
 
