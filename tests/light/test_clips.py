@@ -22,7 +22,7 @@ from ngsan.vision.images import ImageError
 
 CONFIG = CaptionerConfig(
     vocab_size=47,
-    feature_dim=352,
+    feature_dim=704,
     positions="sinusoidal",
     frame_grid=2,
     dim=32,
@@ -66,16 +66,22 @@ def test_features_are_means_of_cells(clips):
     squares = np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0][:2]])
     cells, _ = photos.describe(squares)
     whole, places = FrameDescriber(photos, 8).describe(squares)
-    np.testing.assert_array_equal(whole, cells.reshape(128, -1) / 4)
+    shown, change = whole.reshape(2, 64, 2, 352).transpose(2, 0, 1, 3)
+    np.testing.assert_array_equal(shown, cells / 4)
+    np.testing.assert_allclose(change[0], (cells[0] - cells[1]) / 2, atol=1e-4)
+    np.testing.assert_allclose(change[1], -change[0], atol=1e-4)
     np.testing.assert_array_equal(places, np.concatenate([photos.describe(squares)[1][0]] * 2))
     quarters, places = FrameDescriber(photos, 2).describe(squares)
-    grid, quarters = cells.reshape(2, 8, 8, 352), quarters.reshape(2, 2, 2, 352)
+    grid, quarters = cells.reshape(2, 8, 8, 352), quarters.reshape(2, 2, 2, 704)
     for row in range(2):
         for column in range(2):
             part = grid[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] / 4
-            np.testing.assert_allclose(quarters[:, row, column], part.mean((1, 2)), atol=1e-4)
+            found = quarters[:, row, column, :352]
+            np.testing.assert_allclose(found, part.mean((1, 2)), atol=1e-4)
             wanted = (column / 2 + 0.25, row / 2 + 0.25, 0.5, 0.5)
             np.testing.assert_allclose(places[4 + 2 * row + column], wanted)
+    alone, _ = FrameDescriber(photos, 2).describe(squares[:1])
+    assert not alone[:, 352:].any()
     for bad in (0, 3, 16):
         with pytest.raises(ValueError, match=f"grid: {bad} does not divide the 8 x 8 cells"):
             FrameDescriber(photos, bad)
@@ -151,5 +157,5 @@ def test_models_of_another_kind_are_refused(tmp_path, model):
         load_photos(model)
     odd = dataclasses.replace(CONFIG, feature_dim=400)
     save(tmp_path / "odd", odd)
-    with pytest.raises(ValueError, match="feature_dim: 400 of the model is not the 352 of a cell"):
+    with pytest.raises(ValueError, match="feature_dim: 400 of the model is not the 704 of a cell"):
         ngsan.load_clips(tmp_path / "odd")
