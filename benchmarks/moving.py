@@ -100,7 +100,7 @@ def score(options: argparse.Namespace) -> None:
             written = []
             for start in range(0, len(scenes), BATCH):
                 some = [
-                    order(np.float32(one.features).reshape(FRAMES, -1), rng)
+                    order(np.float32(one.features).reshape(FRAMES, grid * grid, -1), rng)
                     for one in eyes[grid][start : start + BATCH]
                 ]
                 clips = np.stack(some).reshape(len(some), boxes.shape[1], -1)
@@ -110,12 +110,23 @@ def score(options: argparse.Namespace) -> None:
                 print(by_action(written, scenes))
 
 
+def shuffled(features: Array, rng: np.random.Generator) -> Array:
+    """The frames (frames, cells, width) in an order of chance."""
+    return rng.permutation(features)
+
+
+def one_frame(features: Array, rng: np.random.Generator) -> Array:
+    """One of the frames, over and over; as a clip of it would be described, without change."""
+    found = np.repeat(features[rng.integers(len(features))][None], len(features), 0)
+    found[..., found.shape[-1] // 2 :] = 0
+    return found
+
+
 ORDERS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
     "as they are": lambda features, rng: features,
-    "shuffled": lambda features, rng: rng.permutation(features),
-    "one, repeated": lambda features, rng: np.repeat(
-        features[rng.integers(len(features))][None], len(features), 0
-    ),
+    "in reverse": lambda features, rng: features[::-1],
+    "shuffled": shuffled,
+    "one, repeated": one_frame,
 }
 
 

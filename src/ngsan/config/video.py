@@ -1,6 +1,7 @@
 """The runs of clips."""
 
 from ngsan.config.data import DataConfig, MovingConfig
+from ngsan.config.decoding import DecodingConfig
 from ngsan.config.model import CaptionerConfig
 from ngsan.config.training import (
     CrossEntropyConfig,
@@ -8,6 +9,7 @@ from ngsan.config.training import (
     RateConfig,
     SelfCriticalConfig,
     TrainConfig,
+    ValidationConfig,
 )
 
 
@@ -89,5 +91,6 @@ def shipped_clip_run(norm: str = "instance") -> TrainConfig:
             weight_decay=0.01,
         ),
         self_critical=SelfCriticalConfig(epochs=0),
+        validation=ValidationConfig(decoding=DecodingConfig(method="greedy")),
         machine=MachineConfig(threads=1, save_seconds=60.0),
     )
