@@ -114,12 +114,14 @@ def test_config_and_text_need_no_torch(name):
 
 def test_captions_of_photographs_need_no_torch():
     files = [*(SOURCE / "light").rglob("*.py"), SOURCE / "vision/images.py"]
-    files += [SOURCE / "vision/pixels.py", SOURCE / "commands/caption.py"]
+    seeing = ("images", "pixels", "clips", "videos")
+    files += [SOURCE / f"vision/{name}.py" for name in seeing[1:]]
+    files += [SOURCE / "commands/caption.py"]
     for path in files:
         names = set(imports_of(path))
         assert not any(name.split(".")[0] == "torch" for name in names), path
         seen = {name for name in names if name.startswith("ngsan.vision")}
-        assert seen <= {"ngsan.vision.images", "ngsan.vision.pixels"}, path
+        assert seen <= {f"ngsan.vision.{name}" for name in seeing}, path
 
 
 def test_the_studio_needs_no_torch():

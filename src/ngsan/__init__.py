@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.export import load as load
+    from ngsan.export import load_clips as load_clips
     from ngsan.models import build_captioner as build_captioner
     from ngsan.models.build_answerer import build_answerer as build_answerer
     from ngsan.models.translator import build_translator as build_translator
@@ -30,6 +31,7 @@ __all__ = [
     "build_captioner",
     "build_translator",
     "load",
+    "load_clips",
     "open_translator",
 ]
 
@@ -40,6 +42,7 @@ _PUBLIC = {
     "build_captioner": "ngsan.models",
     "build_translator": "ngsan.models.translator",
     "load": "ngsan.export",
+    "load_clips": "ngsan.export",
     "open_translator": "ngsan.predict.translating",
 }
 

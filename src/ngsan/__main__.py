@@ -6,13 +6,13 @@ from importlib import import_module
 
 COMMANDS = {
     "answer": "answer questions about a photograph",
-    "caption": "write captions of photographs",
+    "caption": "write captions of photographs and clips",
     "data": "bring captions, questions and features into a dataset folder, or look into one",
     "demo": "caption the example photographs and show where the model looked",
     "describe": "print a model's configuration and its parameter counts",
     "evaluate": "caption a split of a dataset with a model, and score the captions",
     "export": "write a model as ONNX files, also in 8 bits for a CPU",
-    "extract": "make features of image files with a backbone or a detector",
+    "extract": "make features of image files or clips with a backbone or a detector",
     "pack": "write a model small, for use with PyTorch and without it",
     "plot": "draw figures: metrics by epoch",
     "reproduce": "rerun a table or figure of the paper",

@@ -1,13 +1,14 @@
-"""`ngsan caption`: captions of photographs, printed as they come or written to a file.
+"""`ngsan caption`: captions of photographs and clips, printed as they come or written to a file.
 
 Neither torch nor the packages of the other command lines are imported, which take longer than a
 photograph does.
 """
 
 import argparse
+import glob
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any
 from ngsan.commands.caption_output import CaptionOutput, line, warn
 from ngsan.config import DecodingConfig
 from ngsan.durable import make_folder
-from ngsan.export.loading import SHIPPED, load_photos
-from ngsan.light.photos import PHOTO_DECODING, PhotoCaption
+from ngsan.export.loading import SHIPPED, load_clips, load_photos
+from ngsan.light.photos import PHOTO_DECODING, PhotoCaption, PhotoResult
+from ngsan.vision.clips import FRAMES, MOST_TAKEN, find_clips, is_clip
 from ngsan.vision.images import find_images
 
-DESCRIPTION = """Writes a caption for each photograph: JPEG, PNG, WebP, GIF, BMP or TIFF. What
-cannot be read is reported and the rest goes on; the exit status is then 1."""
+DESCRIPTION = """Writes a caption for each photograph (JPEG, PNG, WebP, GIF, BMP or TIFF) and for
+each clip: a video, or a moving GIF, PNG or WebP, that is named itself. A folder is one of
+photographs, and with --clip one of clips or of a clip's frames. What cannot be read is reported and
+the rest goes on; the exit status is then 1. The clip model that ships knows moving shapes only."""
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 _SEARCHING = ("beam", "n_best", "length_penalty")
@@ -31,18 +35,20 @@ def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
     options = _parser().parse_args(arguments)
     decoding = _decoding(options)
-    paths, empty = _find(options.images)
+    found, empty = _find(options.images, options.clip)
+    paths = [path for path, _ in found]
+    _check_frames(options, any(moves for _, moves in found))
     targets = {name: getattr(options, name) for name in ("json", "csv", "explain")}
     _check_targets({name: to for name, to in targets.items() if to is not None}, paths)
     if options.explain is not None:
         _check_explain(SHIPPED if options.model is None else Path(options.model))
-    captioner = load_photos(options.model, device=options.device, threads=options.threads)
+    streams = _open(options, decoding, found)
     several = max(decoding.best, decoding.samples) > 1
     output = CaptionOutput(paths, several=several, to_json=options.json, to_csv=options.csv)
     captions: list[tuple[Path, PhotoCaption]] = []
-    results = captioner.stream(paths, decoding=decoding, batch_size=options.batch_size)
     try:
-        for path, result in zip(paths, results, strict=True):
+        for path, moves in found:
+            result = next(streams[moves])
             if result.caption is None:
                 output.report(path, str(result.problem).removeprefix(f"{path}: "))
             else:
@@ -57,6 +63,39 @@ def main(arguments: list[str]) -> None:
         warn(f"{failed:,} of {len(paths):,} files could not be read")
     if failed or empty:
         sys.exit(1)
+
+
+def _open(
+    options: argparse.Namespace, decoding: DecodingConfig, found: Sequence[tuple[Path, bool]]
+) -> dict[bool, Iterator[PhotoResult]]:
+    """What comes of the photographs, under False, and of the clips, under True."""
+    photos = [path for path, moves in found if not moves]
+    clips = [path for path, moves in found if moves]
+    how = {"device": options.device, "threads": options.threads}
+    streams: dict[bool, Iterator[PhotoResult]] = {}
+    if photos:
+        captioner = load_photos(options.model, **how)
+        streams[False] = captioner.stream(photos, decoding=decoding, batch_size=options.batch_size)
+    if clips:
+        frames = options.frames or FRAMES
+        streams[True] = load_clips(options.model, **how).stream(
+            clips, frames=frames, decoding=decoding
+        )
+    return streams
+
+
+def _check_frames(options: argparse.Namespace, clips: bool) -> None:
+    """Finds out before the work what has no use for what was found.
+
+    Raises:
+        ValueError: Options do not go together with clips or with photographs.
+    """
+    if clips and options.explain is not None:
+        raise ValueError("--explain: the page is about photographs, and there are clips among them")
+    if options.frames is not None and not clips:
+        raise ValueError("--frames has a use with clips only; for folders of them: --clip")
+    if options.frames is not None and options.frames > MOST_TAKEN:
+        raise ValueError(f"--frames: {options.frames} is more than {MOST_TAKEN}")
 
 
 def _check_explain(model: Path) -> None:
@@ -85,20 +124,55 @@ def _explain(
     output.tell(f"the page is {page}")
 
 
-def _find(given: Sequence[str]) -> tuple[list[Path], int]:
-    """The files that the words of a command line mean, and how many words mean none."""
-    paths: list[Path] = []
+def _find(given: Sequence[str], clip: bool | None) -> tuple[list[tuple[Path, bool]], int]:
+    """The files that the words of a command line mean, and how many words mean none.
+
+    Args:
+        given: The words.
+        clip: Whether everything is a clip, or nothing; None for what moves and is named itself.
+
+    Returns:
+        Each file or folder and whether it is a clip, and the number of words without any.
+    """
+    found: list[tuple[Path, bool]] = []
     empty = []
     for word in given:
-        found = list(find_images(_listed() if word == "-" else [word]))
-        paths += found
-        if not found:
+        named = [word] if word != "-" else _listed()
+        if clip:
+            own = [(path, True) for path in find_clips(_matches(named))]
+        else:
+            # What is in a folder is not asked whether it moves: a folder is one of photographs.
+            sure = clip is None
+            own = [
+                (path, sure and not Path(one).is_dir() and is_clip(path))
+                for one in named
+                for path in find_images([one])
+            ]
+        found += own
+        if not own:
             empty.append("the list on standard input" if word == "-" else word)
-    if not paths:
-        raise ValueError(f"there are no images in {', '.join(map(line, empty))}")
+    kind = "clips" if clip else "images"
+    hint = "" if clip else _hint(empty)
+    if not found:
+        raise ValueError(f"there are no {kind} in {', '.join(map(line, empty))}{hint}")
     for word in empty:
-        warn(f"{word}: there are no images in it")
-    return paths, len(empty)
+        warn(f"{word}: there are no {kind} in it{_hint([word]) if not clip else ''}")
+    return found, len(empty)
+
+
+def _matches(words: Sequence[str]) -> list[str]:
+    """Words of which patterns are replaced by what they match."""
+    matched: list[str] = []
+    for word in words:
+        is_pattern = glob.has_magic(word) and not os.path.lexists(word)
+        # Not Path.glob, which takes no absolute pattern.
+        matched += (is_pattern and sorted(glob.glob(word, recursive=True))) or [word]  # noqa: PTH207
+    return matched
+
+
+def _hint(words: Sequence[str]) -> str:
+    folders = [word for word in words if Path(word).is_dir()]
+    return "; for its clips: --clip" if next(find_clips(folders), None) else ""
 
 
 def _listed() -> list[str]:
@@ -177,6 +251,7 @@ _OPTIONS: tuple[tuple[str, type | Callable[[str], int], str, str], ...] = (
     ("device", str, "NAME", "let PyTorch run it, such as on cuda; auto for a GPU if there is one"),
     ("threads", _at_least_one, "N", "threads of ONNX Runtime; without it, one a core"),
     ("batch-size", _at_least_one, "N", "images that the model is given at a time"),
+    ("frames", _at_least_one, "N", f"frames that are taken of each clip ({FRAMES})"),
     ("beam", _at_least_one, "N", f"captions that are followed ({_BEAM})"),
     ("n-best", _at_least_one, "N", "captions of each image, the best first (1)"),
     ("length-penalty", float, "X", "above 0 for longer captions (0)"),
@@ -202,6 +277,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("images", metavar="PATH", nargs="+", help=images)
     for name, kind, value, text in _OPTIONS:
         parser.add_argument(f"--{name}", type=kind, metavar=value, help=text)
+    parser.add_argument(
+        "--clip",
+        action=argparse.BooleanOptionalAction,
+        help="whether everything is a clip, also a folder of frames; by default what moves is",
+    )
     parser.add_argument(
         "--bad-ending",
         action=argparse.BooleanOptionalAction,

@@ -34,6 +34,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "hwd",
         "help": "order of the axes of grid features, whose boxes are the cells",
     },
+    "most_frames": {
+        "type": int,
+        "default": 0,
+        "help": "take so many frames of a longer clip, evenly; 0 for all",
+    },
     "box_format": {"type": BoxFormat, "default": "xyxy", "help": "how a box is written"},
     "box_unit": {"type": BoxUnit, "default": "auto", "help": "what its numbers count"},
 }
@@ -121,6 +126,7 @@ FEATURES = {
         "A folder of one .npy file of frame features a video clip (VATEX).",
         read_frames,
         frames_total,
+        ("most_frames",),
     ),
 }
 

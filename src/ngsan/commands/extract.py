@@ -1,4 +1,4 @@
-"""`ngsan extract`: makes the feature store of a dataset folder from image files."""
+"""`ngsan extract`: makes the feature store of a dataset folder from image files or clips."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,32 +19,38 @@ if TYPE_CHECKING:
     from ngsan.vision.extraction import Extracted
     from ngsan.vision.sources import RegionSource
 
-DESCRIPTION = """Makes regions of image files and writes them as the features of a dataset folder.
-What cannot be read is reported and left out. A run that was stopped goes on where it stopped when
-it is started again with the same options."""
+DESCRIPTION = """Makes regions of image files, or frames of clips, and writes them as the features
+of a dataset folder. What cannot be read is reported and left out. A run that was stopped goes on
+where it stopped when it is started again with the same options."""
 
 Engine = Literal["local", "ray"]
 
-_SHARD_BYTES = 64 << 20
+SHARD_BYTES = 64 << 20
 """Smaller shards than those of imports: what is not in a shard is made anew after a kill."""
 
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
     options = _parser().parse_args(arguments)
+    if options.frames:
+        # Imported here, as it opens the photo model that ships.
+        from ngsan.commands.extract_clips import extract_clips
+
+        extract_clips(options)
+        return
     console = Console()
-    files, doubles = _name_files(list(find_images(options.images)))
+    files, doubles = name_files(list(find_images(options.images)))
     if not files:
         raise ValueError(f"there are no images in {', '.join(options.images)}")
     for line in doubles:
-        _report(console, line)
+        report(console, line)
     on_ray = options.engine == "ray"
     opening = partial(_open_source, options.source, options.size, options.top)
     source = opening("cpu" if on_ray else options.device)
     text = f"extract {source.signature}"
     failed = len(doubles)
     with StoreWriter(
-        options.to, source=text, shard_bytes=_SHARD_BYTES, overwrite=options.overwrite
+        options.to, source=text, shard_bytes=SHARD_BYTES, overwrite=options.overwrite
     ) as writer:
         left = {
             # Other processes may have other working folders.
@@ -59,20 +65,20 @@ def main(arguments: list[str]) -> None:
             for done, one in enumerate(made, start=len(files) - len(left) + 1):
                 if one.regions is None:
                     failed += 1
-                    _report(console, one.problem)
+                    report(console, one.problem)
                 else:
                     try:
                         writer.add(left[one.path], one.regions)
                     except ValueError as error:
                         failed += 1
-                        _report(console, f"{one.path}: {error}")
+                        report(console, f"{one.path}: {error}")
                 advance_to(done)
         stored = len(writer)
         if not stored:
             raise ValueError(f"not one of {len(files):,} images could be used")
     console.print(f"{stored:,} images in {options.to}", highlight=False, markup=False)
     if failed:
-        _report(console, f"{failed:,} files were left out")
+        report(console, f"{failed:,} files were left out")
         sys.exit(1)
 
 
@@ -104,7 +110,7 @@ def _extract(
     return extract_on_ray(paths, open_elsewhere, gpus=gpus, **how)
 
 
-def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+def name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     """The files by image id, and a line for each whose id another one has."""
     files: dict[str, str] = {}
     doubles = []
@@ -116,7 +122,8 @@ def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     return files, doubles
 
 
-def _report(console: Console, line: str | None) -> None:
+def report(console: Console, line: str | None) -> None:
+    """Says what is wrong with a file."""
     console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -139,6 +146,19 @@ def _parser() -> Parser:
         type=Literal["features", "head"],
         default="features",
         help="last layer of a grid's network; head has 1280 channels",
+    )
+    parser.add_argument(
+        "--frames",
+        type=int,
+        default=0,
+        help="take so many frames of clips: videos, moving GIFs, and folders of frames; 0 for "
+        "images. The photo model that ships looks at them",
+    )
+    parser.add_argument(
+        "--grid",
+        type=int,
+        default=4,
+        help="with --frames: cells of a frame, so many by so many, a divisor of 8",
     )
     parser.add_argument("--batch-size", type=int, default=32, help="pictures at a time")
     parser.add_argument("--device", type=str, default="auto", help="where the network runs")

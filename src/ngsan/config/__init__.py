@@ -5,7 +5,7 @@ command line's help. This package imports no torch.
 """
 
 from ngsan.config.checks import check_choice, check_range, check_types
-from ngsan.config.data import DataConfig, SceneConfig
+from ngsan.config.data import DataConfig, MovingConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
 from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
@@ -24,6 +24,7 @@ from ngsan.config.training import (
     scene_run,
 )
 from ngsan.config.translation import TranslatingConfig, TranslationRun, TranslatorConfig
+from ngsan.config.video import moving_run, shipped_clip_run, video_run
 
 __all__ = [
     "GEOMETRY_TERMS",
@@ -35,6 +36,7 @@ __all__ = [
     "DecodingConfig",
     "MachineConfig",
     "ModelConfig",
+    "MovingConfig",
     "PhaseConfig",
     "RateConfig",
     "SceneConfig",
@@ -50,10 +52,13 @@ __all__ = [
     "check_types",
     "explain",
     "from_dict",
+    "moving_run",
     "photo_run",
     "read_yaml",
     "reproduction_run",
     "run_class",
     "scene_run",
+    "shipped_clip_run",
     "to_yaml",
+    "video_run",
 ]

@@ -34,6 +34,30 @@ class SceneConfig:
 
 
 @dataclass(frozen=True)
+class MovingConfig:
+    """The built-in moving scenes: clips of two shapes, whose captions need the order of frames."""
+
+    train: int = 4000
+    """Scenes to learn from; half of them are others in reverse."""
+
+    test: int = 400
+    """Unseen scenes to be scored on, likewise."""
+
+    frames: int = 8
+    """Frames of a scene."""
+
+    seed: int = 0
+    """Seed of the generator; the same seed gives the same scenes."""
+
+    def __post_init__(self) -> None:
+        """Checks every value; raises a `ValueError` that names the key."""
+        check_types(self)
+        for name in ("train", "test"):
+            check_range(self, name, at_least=1)
+        check_range(self, "frames", at_least=3)
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """The dataset and what is taken of it."""
 
@@ -42,6 +66,9 @@ class DataConfig:
 
     scenes: SceneConfig | None = None
     """The built-in scenes, in the place of a folder; null for none."""
+
+    moving: MovingConfig | None = None
+    """The built-in moving scenes, in the place of a folder; null for none."""
 
     train: str = "train"
     """The split to learn from."""
@@ -65,3 +92,6 @@ class DataConfig:
         check_range(self, "captions_per_image", at_least=0)
         if self.folder and self.scenes is not None:
             raise ValueError(f"folder: {self.folder!r} and scenes cannot both be learned from")
+        if self.moving is not None and (self.folder or self.scenes is not None):
+            other = f"folder: {self.folder!r}" if self.folder else "scenes"
+            raise ValueError(f"{other} and moving cannot both be learned from")

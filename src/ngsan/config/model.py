@@ -35,6 +35,14 @@ class CaptionerConfig:
     image_size: int = 256
     """Backbone: side of the square that images are squashed to, a multiple of 32."""
 
+    positions: Literal["none", "sinusoidal"] = "none"
+    """What is added to the regions for their frame's place in a clip: none, as an image's have no
+    order, or sinusoidal."""
+
+    frame_grid: int = 0
+    """Clips as `ngsan extract --frames` makes them: every frame is a grid of so many cells by so
+    many. Such a model captions video files. 0 for images, and where a frame is one vector (I3D)."""
+
     dim: int = 512
     """D, the model's width."""
 
@@ -97,6 +105,7 @@ class CaptionerConfig:
         check_range(self, "image_size", at_least=32)
         if self.image_size % 32:
             raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
+        self._check_frames()
         check_range(self, "dropout", at_least=0, below=1)
         if self.dim % self.heads:
             raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
@@ -108,6 +117,24 @@ class CaptionerConfig:
             raise ValueError(f"geometry: {self.geometry!r} names a term twice")
         if "absolute" in self.geometry_terms and self.dim % 8:
             raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
+
+    def _check_frames(self) -> None:
+        check_range(self, "frame_grid", at_least=0)
+        if self.positions != "none" and self.backbone != "none":
+            raise ValueError(
+                f"positions: {self.positions!r} is for the frames of clips, and the backbone "
+                f"{self.backbone} makes cells of one picture: set one of the two to none"
+            )
+        if self.frame_grid and self.positions == "none":
+            raise ValueError(
+                f"frame_grid: {self.frame_grid} is for the frames of clips, whose order positions "
+                "tell: set positions to sinusoidal"
+            )
+
+    @property
+    def frame_cells(self) -> int:
+        """Regions of a frame."""
+        return max(1, self.frame_grid**2)
 
     @property
     def geometry_terms(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ngsan.export.loading import load as load
+    from ngsan.export.loading import load_clips as load_clips
     from ngsan.export.loading import load_predictor as load_predictor
     from ngsan.export.pack import PackReport as PackReport
     from ngsan.export.pack import pack_captioner as pack_captioner
@@ -21,6 +22,7 @@ __all__ = [
     "PackReport",
     "export_captioner",
     "load",
+    "load_clips",
     "load_predictor",
     "pack_captioner",
 ]
@@ -31,6 +33,7 @@ _PUBLIC = {
     "PackReport": "ngsan.export.pack",
     "export_captioner": "ngsan.export.write",
     "load": "ngsan.export.loading",
+    "load_clips": "ngsan.export.loading",
     "load_predictor": "ngsan.export.loading",
     "pack_captioner": "ngsan.export.pack",
 }

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ngsan.light.clips import ClipCaptioner
 from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
 from ngsan.light.photos import PhotoCaptioner
 from ngsan.light.weights import WEIGHTS
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from ngsan.text.vocabulary import Vocabulary
 
 SHIPPED = Path(__file__).parents[1] / "shipped" / "coco"
-"""The model that comes with the package."""
+"""The model of photographs that comes with the package."""
+
+SHIPPED_CLIPS = SHIPPED.parent / "clips"
+"""The model of clips, which sees through the backbone of that of photographs."""
 
 
 @overload
@@ -42,7 +46,7 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     providers: "Sequence[Provider] | None" = None,
-) -> "PhotoCaptioner | Predictor":
+) -> "PhotoCaptioner | ClipCaptioner | Predictor":
     """Opens a captioner: the one that comes with the package, or one in a folder.
 
     Args:
@@ -55,7 +59,8 @@ def load(
             first; None for the CPU's.
 
     Returns:
-        A `PhotoCaptioner`, whose `caption` takes photographs, or, of a model without a backbone, a
+        A `PhotoCaptioner`, whose `caption` takes photographs; of a model of clips, a
+        `ClipCaptioner`, whose `caption` takes those; of any other model without a backbone, a
         `Predictor`, whose `caption` takes regions.
 
     Raises:
@@ -69,8 +74,17 @@ def load(
             return _on_torch(captioner, vocabulary)
         from ngsan.predict import Predictor
 
-        return Predictor(captioner, vocabulary)
-    if Manifest.load(path).model.backbone == "none":
+        predictor = Predictor(captioner, vocabulary)
+        return _of_clips(predictor, config, None) if config.frame_grid else predictor
+    model = Manifest.load(path).model
+    if model.frame_grid and device in (None, "cpu") and providers is None:
+        return ClipCaptioner.open(path, SHIPPED, threads=threads)
+    if model.frame_grid and (path / WEIGHTS).is_file():
+        from ngsan.predict import Predictor
+
+        captioner, config, vocabulary = _load_torch(path, device, None, providers)
+        return _of_clips(Predictor(captioner, vocabulary), config, threads)
+    if model.backbone == "none":
         return load_predictor(path, device=device, threads=threads, providers=providers)
     if providers is not None:
         raise ValueError(f"providers: {providers!r} is for exports of regions, and {path} is not")
@@ -95,7 +109,33 @@ def load_photos(
     """
     captioner = load(_folder(folder), device=device, threads=threads)
     if not isinstance(captioner, PhotoCaptioner):
-        raise ValueError(f"model: {folder} is a model of regions and not of photographs")
+        kind = "clips" if isinstance(captioner, ClipCaptioner) else "regions"
+        raise ValueError(f"model: {folder} is a model of {kind} and not of photographs")
+    return captioner
+
+
+def load_clips(
+    folder: str | Path | None = None, *, device: str | None = None, threads: int | None = None
+) -> ClipCaptioner:
+    """Opens a captioner of clips: the one that comes with the package, or one in a folder.
+
+    Args:
+        folder: None for the model that comes with the package, which knows moving shapes only.
+        device: Where PyTorch runs the captioner, see `load`; the frames are looked at by ONNX
+            Runtime.
+        threads: Threads of ONNX Runtime; None for one a core.
+
+    Raises:
+        ValueError: As in `load`, or it is no captioner of clips from video files.
+    """
+    path = SHIPPED_CLIPS if folder is None else Path(folder)
+    captioner = load(_folder(path), device=device, threads=threads)
+    if not isinstance(captioner, ClipCaptioner):
+        kind = "photographs" if isinstance(captioner, PhotoCaptioner) else "regions or frames"
+        raise ValueError(
+            f"model: {path} is a model of {kind}, and not of clips from video files, which say "
+            "model.frame_grid"
+        )
     return captioner
 
 
@@ -169,6 +209,14 @@ def _load_torch(
             raise ValueError(f"{name}: {value!r} is for ONNX Runtime, and PyTorch runs {path}")
     captioner, config, vocabulary = load_captioner(path)
     return captioner.to(best_device(device or "cpu")), config, vocabulary
+
+
+def _of_clips(
+    predictor: "Predictor", config: "CaptionerConfig", threads: int | None
+) -> ClipCaptioner:
+    from ngsan.light.model import LightModel
+
+    return ClipCaptioner(LightModel(SHIPPED, threads=threads), predictor, config)
 
 
 def _on_torch(captioner: "Captioner", vocabulary: "Vocabulary") -> PhotoCaptioner:

@@ -13,6 +13,7 @@ from ngsan.nn.feedforward import FeedForward
 from ngsan.nn.geometry import AbsoluteGeometry, GeometryBias
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.normalize import build_norm
+from ngsan.nn.positions import FramePositions
 
 
 def build_captioner(model: str | CaptionerConfig = "ng-san", **overrides: Any) -> Captioner:
@@ -82,6 +83,7 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
         dim=config.dim,
         dropout=config.dropout,
         absolute=AbsoluteGeometry(config.dim) if "absolute" in config.geometry_terms else None,
+        positions=FramePositions(config.frame_cells) if config.positions != "none" else None,
         signed_geometry=config.signed_geometry,
         final_norm=config.norm_place == "pre",
     )

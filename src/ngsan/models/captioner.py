@@ -16,7 +16,7 @@ from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.masks import check_mask, zero_padding
-from ngsan.nn.positions import sinusoidal
+from ngsan.nn.positions import FramePositions, sinusoidal
 
 
 class Encoder(nn.Module):
@@ -42,6 +42,7 @@ class RegionEncoder(Encoder):
         dim: int = 512,
         dropout: float = 0.1,
         absolute: AbsoluteGeometry | None = None,
+        positions: FramePositions | None = None,
         signed_geometry: bool = False,
         final_norm: bool = False,
     ) -> None:
@@ -53,6 +54,8 @@ class RegionEncoder(Encoder):
             dim: D.
             dropout: Dropout of the embedded features.
             absolute: Embedding of boxes that is added to the input, or None.
+            positions: Embedding of the regions' places in their order that is added to the input,
+                for the frames of a clip, or None for a set.
             signed_geometry: Whether relative geometry is given in its signed form.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
         """
@@ -60,7 +63,7 @@ class RegionEncoder(Encoder):
         self.feature_dim = feature_dim
         self.embed = nn.Linear(feature_dim, dim)
         self.dropout = nn.Dropout(dropout)
-        self.absolute = absolute
+        self.absolute, self.positions = absolute, positions
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.relative = any(layer.attention.score_bias is not None for layer in layers)
@@ -81,6 +84,8 @@ class RegionEncoder(Encoder):
         geometry = None
         if boxes is not None and self.absolute is not None:
             x = x + self.absolute(boxes, mask).to(x.dtype)
+        if self.positions is not None:
+            x = x + self.positions(x, mask)
         if boxes is not None and self.relative:
             geometry = relative_geometry(boxes, mask, signed=self.signed_geometry)
         x = self.dropout(x)

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from ngsan.config import SceneConfig, TrainConfig, VisionConfig
+from ngsan.config import MovingConfig, SceneConfig, TrainConfig, VisionConfig
 from ngsan.data.captions import VOCABULARY
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.data.shards import PARTIAL
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
 from ngsan.models import Captioner, build_captioner
 from ngsan.models.photo import PhotoEncoder
 from ngsan.models.saved import load_captioner
@@ -48,6 +49,11 @@ def open_data(
         folder = output / _SCENES
         if fabric.is_global_zero and (fresh or not (folder / VOCABULARY).is_file()):
             _write_scenes(folder, data.scenes, data.train, data.validation)
+        fabric.barrier()
+    elif data.moving is not None:
+        folder = output / _SCENES
+        if fabric.is_global_zero and (fresh or not (folder / VOCABULARY).is_file()):
+            _write_moving(folder, data.moving, data.train, data.validation)
         fabric.barrier()
     elif not data.folder:
         raise ValueError(
@@ -90,6 +96,15 @@ def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str
     sizes = {train: scenes.train, validation: scenes.test}
     batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
     write_scene_folder(folder, batches, scene_vocabulary())
+
+
+def _write_moving(folder: Path, moving: MovingConfig, train: str, validation: str) -> None:
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    if train == validation:
+        raise ValueError(f"data.validation: {validation!r} is also what is learned from")
+    sizes = {train: moving.train, validation: moving.test}
+    scenes = sample_moving_splits(sizes, frames=moving.frames, seed=moving.seed)
+    write_moving_folder(folder, scenes, seed=moving.seed)
 
 
 def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) -> Captioner:

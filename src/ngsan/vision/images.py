@@ -115,19 +115,31 @@ def open_picture(
         ImageError: It is no image of a format that is read, damaged, too large, or not there.
     """
     given = isinstance(source, bytes | Image.Image | np.ndarray)
-    name = "the image" if given else str(source)
+    with reading("the image" if given else str(source)), _opened(source) as image:
+        check_size(image, most_pixels)
+        _check_scans(image, most_pixels)
+        picture = _finish(image, near)
+    return picture
+
+
+@contextmanager
+def reading(name: str, kinds: Sequence[str] = FORMATS) -> Iterator[None]:
+    """Within it whatever goes wrong with a file is an `ImageError` that names it.
+
+    Args:
+        name: What is read.
+        kinds: The formats that could have been, for the message.
+    """
     try:
-        with _HUSH, _opened(source) as image:
-            _check_size(image, most_pixels)
-            _check_scans(image, most_pixels)
-            return _finish(image, near)
+        with _HUSH:
+            yield
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: it has far too many pixels") from None
     except UnidentifiedImageError:
-        kinds = ", ".join(FORMATS)
-        raise ImageError(f"{name}: this is no image of a kind that is read, {kinds}") from None
+        told = ", ".join(kinds)
+        raise ImageError(f"{name}: this is no image of a kind that is read, {told}") from None
     except MemoryError:
         raise ImageError(f"{name}: there is not enough memory to decode it") from None
     except _BROKEN as error:
@@ -205,12 +217,13 @@ def _opened(source: ImageSource) -> Iterator[Image.Image]:
         except ValueError as error:
             raise ImageError(str(error)) from None
     else:
-        file = io.BytesIO(source) if isinstance(source, bytes) else _open_file(Path(source))
+        file = io.BytesIO(source) if isinstance(source, bytes) else open_file(Path(source))
         with file, Image.open(file, formats=FORMATS) as image:
             yield image
 
 
-def _open_file(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
+    """Opens a regular file; anything else is an `ImageError` that does not name it."""
     try:
         # Asked before it is opened, as opening a pipe would wait for somebody to write into it.
         mode = path.stat().st_mode
@@ -225,7 +238,8 @@ def _open_file(path: Path) -> IO[bytes]:
         raise ImageError(f"the file cannot be opened: {error.strerror or error}") from None
 
 
-def _check_size(image: Image.Image, most_pixels: int) -> None:
+def check_size(image: Image.Image, most_pixels: int = MOST_PIXELS) -> None:
+    """Raises an `ImageError` if a picture has no pixels, or too many by its header."""
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageError(f"its size is {width} x {height}, so there is nothing in it")

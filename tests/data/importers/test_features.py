@@ -956,6 +956,26 @@ def test_frames_and_grids_go_into_a_store(tmp_path):
     assert len(FeatureStore(grids / "data")[9].boxes) == 49
 
 
+def test_clips_of_any_length(tmp_path):
+    """A very long one as it is, and thinned; both widths of VATEX's features."""
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    numbers = np.arange(5000, dtype=np.float32)[:, None] / 10 + np.zeros((1, DIM), np.float32)
+    for name, count in {"long": 5000, "short": 3, "one": 1}.items():
+        np.save(clips / f"{name}.npy", numbers[:count])
+    for most, lengths in ((0, (5000, 3, 1)), (32, (32, 3, 1))):
+        with StoreWriter(tmp_path / f"most{most}", source="x") as writer:
+            read = read_frames(clips, most_frames=most, problems=Problems())
+            import_features(read, writer, Problems())
+        store = FeatureStore(tmp_path / f"most{most}")
+        assert [len(store[name].features) for name in ("long", "short", "one")] == list(lengths)
+    found = store["long"].features[:, 0].astype(np.float64)
+    wanted = np.linspace(0, 499.9, 32)
+    np.testing.assert_allclose(found, wanted, atol=0.3)
+    with pytest.raises(ValueError, match="most_frames: -1"):
+        next(read_frames(clips, most_frames=-1, problems=Problems()))
+
+
 def test_places_in_words():
     position = {"file": "a.tsv", "part": 0, "byte": 9, "line": 3, "done": 9}
     assert place(position, "7") == "a.tsv, line 3, image 7"

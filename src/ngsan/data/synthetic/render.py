@@ -8,7 +8,7 @@ from ngsan.data.synthetic.relations import Box
 from ngsan.data.synthetic.scene import Scene, Thing
 
 _PAPER = "#faf7f0"
-_PAINT = {
+PAINT = {
     "red": "#d63a3a",
     "green": "#2f9e52",
     "blue": "#2f6fd6",
@@ -16,6 +16,8 @@ _PAINT = {
     "purple": "#8a4fc4",
     "black": "#2b2b2b",
 }
+"""How the colours look."""
+
 _SMOOTHING = 4
 
 
@@ -31,12 +33,14 @@ def render(scene: Scene, size: int = 256) -> Image.Image:
     canvas = Image.new("RGB", (size * _SMOOTHING, size * _SMOOTHING), _PAPER)
     draw = ImageDraw.Draw(canvas)
     for thing in sorted(scene.things, key=lambda thing: -thing.box[2] * thing.box[3]):
-        _draw(draw, thing, canvas.width)
+        draw_thing(draw, thing, canvas.width, paint=PAINT[thing.colour])
     return canvas.resize((size, size), Image.Resampling.LANCZOS)
 
 
-def _draw(draw: ImageDraw.ImageDraw, thing: Thing, size: int) -> None:
-    paint = _PAINT[thing.colour]
+def draw_thing(
+    draw: ImageDraw.ImageDraw, thing: Thing, size: int, *, paint: str | tuple[int, int, int]
+) -> None:
+    """Draws one thing on a square canvas of `size` pixels a side."""
     left, top, right, bottom = _corners(thing.box, size)
     match thing.shape:
         case "ball":

@@ -1,0 +1,181 @@
+"""The clip model that ships: its data, and how often its captions are true.
+
+    python benchmarks/moving.py data --to DIR [--grid 4] [--train 4000]
+    ngsan train --config configs/video/moving.yaml --data.folder DIR --output RUN
+    python benchmarks/moving.py score RUN [RUN ...]
+
+`data` renders the built-in moving scenes, takes every frame through the backbone of the photo model
+that ships, in one thread, and writes a dataset folder. Of every scene 5 of 8 frames are taken, of
+some to learn from 4, and every scene is there as it is and in reverse. `score` captions unseen
+scenes of that making, and holds each caption against the boxes: does it name the two things, and is
+it true. As controls the frames are shuffled, and only one is shown, repeated.
+"""
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.data.store import Regions
+from ngsan.data.synthetic import MovingScene, read_doing, render_moving, true_doings
+from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
+from ngsan.export.loading import SHIPPED
+from ngsan.light.clips import FrameDescriber
+from ngsan.light.model import LightModel
+from ngsan.vision.clips import FRAMES, evenly
+
+SPLITS = ("train", "val", "test")
+BATCH = 50
+
+Array = NDArray[Any]
+
+
+class Eyes:
+    """Describes scenes; a scene that was seen just before, also in reverse, costs nothing."""
+
+    def __init__(self, grid: int) -> None:
+        """Opens the backbone."""
+        self.describer = FrameDescriber(LightModel(SHIPPED, threads=1), grid)
+        self._seen: tuple[MovingScene, Regions] | None = None
+
+    def __call__(self, scene: MovingScene) -> Regions:
+        """The cells of all frames of a scene."""
+        if self._seen is not None and scene.reversed() == self._seen[0]:
+            seen = self._seen[1]
+            frames = seen.features.reshape(scene.frames, -1, seen.features.shape[1])
+            return Regions(frames[::-1].reshape(seen.features.shape), seen.boxes, None)
+        described = self.describer.describe(render_moving(scene, self.describer.size))
+        self._seen = scene, Regions(*described, None)
+        return self._seen[1]
+
+
+def sample(options: argparse.Namespace) -> dict[str, list[MovingScene]]:
+    """The scenes of every split, each followed by itself in reverse."""
+    sizes = {split: 2 * getattr(options, split) for split in SPLITS}
+    rng = random.Random(options.seed)
+    found: dict[str, list[MovingScene]] = {}
+    for split, scenes in sample_moving_splits(sizes, seed=options.seed).items():
+        found[split] = []
+        for scene in scenes[::2]:
+            count = rng.choice((FRAMES - 1, FRAMES, FRAMES)) if split == "train" else FRAMES
+            short = scene.thinned(evenly(scene.frames, count))
+            if true_doings(short):  # a jump may fall between the frames
+                found[split] += [short, short.reversed()]
+    return found
+
+
+def make_data(options: argparse.Namespace, describe: Callable[[MovingScene], Regions]) -> None:
+    """Writes the dataset folder."""
+    write_moving_folder(
+        options.to,
+        sample(options),
+        seed=options.seed,
+        describe=describe,
+        source=f"moving scenes through the photo model, grid {options.grid}",
+    )
+
+
+def score(options: argparse.Namespace) -> None:
+    """Prints how often captions are true."""
+    from ngsan.export.loading import load_predictor
+    from ngsan.models.saved import load_captioner
+
+    scenes = sample(options)[options.split]
+    print("model\tframes\tnames\ttrue\tdirection")
+    eyes: dict[int, list[Regions]] = {}
+    for model in options.models:
+        grid = load_captioner(model)[1].frame_grid
+        if grid not in eyes:
+            describe = Eyes(grid)
+            eyes[grid] = [describe(scene) for scene in scenes]
+        predictor = load_predictor(model)
+        boxes = np.stack([np.asarray(eyes[grid][0].boxes)] * BATCH)
+        for name, order in ORDERS.items():
+            rng = np.random.default_rng(0)
+            written = []
+            for start in range(0, len(scenes), BATCH):
+                some = [
+                    order(np.float32(one.features).reshape(FRAMES, grid * grid, -1), rng)
+                    for one in eyes[grid][start : start + BATCH]
+                ]
+                clips = np.stack(some).reshape(len(some), boxes.shape[1], -1)
+                written += [found[0].text for found in predictor.caption(clips, boxes[: len(some)])]
+            print(f"{Path(model).name}\t{name}\t{told(written, scenes)}", flush=True)
+            if name == "as they are":
+                print(by_action(written, scenes))
+
+
+def shuffled(features: Array, rng: np.random.Generator) -> Array:
+    """The frames (frames, cells, width) in an order of chance."""
+    return rng.permutation(features)
+
+
+def one_frame(features: Array, rng: np.random.Generator) -> Array:
+    """One of the frames, over and over; as a clip of it would be described, without change."""
+    found = np.repeat(features[rng.integers(len(features))][None], len(features), 0)
+    found[..., found.shape[-1] // 2 :] = 0
+    return found
+
+
+ORDERS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "as they are": lambda features, rng: features,
+    "in reverse": lambda features, rng: features[::-1],
+    "shuffled": shuffled,
+    "one, repeated": one_frame,
+}
+
+
+def told(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
+    """Shares of 100: of captions that name both things, that are true, and, where the scene and
+    its reverse differ, of true ones.
+    """  # noqa: D205
+    claims = [read_doing(caption) for caption in captions]
+    pairs = list(zip(claims, scenes, strict=True))
+    names = [claim is not None and claim.names_of(scene) for claim, scene in pairs]
+    true = [claim is not None and claim.holds_in(scene) for claim, scene in pairs]
+    directed = [
+        right
+        for right, scene in zip(true, scenes, strict=True)
+        if not set(true_doings(scene)) & set(true_doings(scene.reversed()))
+    ]
+    return "\t".join(f"{100 * np.mean(found):.1f}" for found in (names, true, directed))
+
+
+def by_action(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
+    """How many captions are true, by what the scene shows first."""
+    right, there = Counter[str](), Counter[str]()
+    for caption, scene in zip(captions, scenes, strict=True):
+        claim, action = read_doing(caption), true_doings(scene)[0].action
+        there[action] += 1
+        right[action] += claim is not None and claim.holds_in(scene)
+    return "\n".join(f"  {name}: {right[name]} of {count}" for name, count in there.items())
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    data, scoring = commands.add_parser("data"), commands.add_parser("score")
+    data.add_argument("--to", required=True)
+    data.add_argument("--grid", type=int, default=4)
+    scoring.add_argument("models", nargs="+")
+    scoring.add_argument("--split", choices=SPLITS[1:], default="test")
+    for one in (data, scoring):
+        one.add_argument("--train", type=int, default=4000, help="scenes, before they are reversed")
+        one.add_argument("--val", type=int, default=300)
+        one.add_argument("--test", type=int, default=400)
+        one.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.command == "data":
+        make_data(options, Eyes(options.grid))
+    else:
+        score(options)
+
+
+if __name__ == "__main__":
+    main()

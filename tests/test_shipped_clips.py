@@ -1,0 +1,71 @@
+"""The clip model that comes with the package, as users meet it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ngsan
+from ngsan.data.synthetic import (
+    OPPOSITES,
+    read_doing,
+    render_moving,
+    sample_moving_scenes,
+    true_doings,
+)
+from ngsan.examples import EXAMPLES
+from ngsan.export.loading import SHIPPED_CLIPS
+from ngsan.models.saved import load_captioner
+
+GIF = EXAMPLES[0].path.parent / "moving.gif"
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    return ngsan.load_clips(threads=1)
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    """Scenes that differ from their reverse, of a seed that was not learned from."""
+    made = sample_moving_scenes(40, frames=12, seed=31)
+    return [
+        scene
+        for scene in made
+        if all(OPPOSITES[doing.action] != doing.action for doing in true_doings(scene))
+    ][:20]
+
+
+def test_it_is_small():
+    assert sum(path.stat().st_size for path in SHIPPED_CLIPS.iterdir()) <= 1_500_000
+    assert load_captioner(SHIPPED_CLIPS)[1].positions == "sinusoidal"
+
+
+def test_captions_are_true_and_turn_with_time(captioner, scenes):
+    """A clip and its reverse have the same frames; what is said of them is the opposite."""
+    clips = [render_moving(scene, 256) for scene in scenes]
+    true = {}
+    for order, step in {"as it is": 1, "in reverse": -1}.items():
+        found = map(read_doing, captioner.caption([clip[::step] for clip in clips]))
+        claims = list(zip(found, scenes, strict=True))
+        true[order] = sum(claim is not None and claim.holds_in(s) for claim, s in claims)
+    assert true["as it is"] >= 0.6 * len(scenes), true
+    assert true["in reverse"] <= 0.1 * len(scenes), true
+
+
+def test_the_example(captioner):
+    claim = read_doing(captioner.caption(GIF))
+    assert claim is not None
+    assert {claim.a, claim.b} == {"red box", "blue triangle"}
+
+
+def test_the_command_needs_no_torch():
+    script = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from ngsan.__main__ import main\n"
+        f"sys.exit(main(['caption', {str(GIF)!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert read_doing(done.stdout.split("\t")[1].strip()) is not None
