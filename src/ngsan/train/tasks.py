@@ -6,8 +6,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from ngsan.config import TrainConfig
-from ngsan.config.translation import TranslationRun
 from ngsan.config.answering import AnswerRun
+from ngsan.config.translation import TranslationRun
 from ngsan.train.answering import AnsweringTask
 from ngsan.train.captioning import CaptioningTask
 from ngsan.train.task import RunConfig, Task
