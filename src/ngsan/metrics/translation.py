@@ -151,7 +151,7 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
         ValueError: The library is missing, or there are not as many of each.
     """
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
         raise ValueError("sacreBLEU is an extra: pip install 'ngsan[translation]'") from error
     if not references:
