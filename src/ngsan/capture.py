@@ -1,6 +1,7 @@
 """Work that is captured once on a GPU and replayed ever after, so that neither waits for Python."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,7 +14,12 @@ class Captured:
     """
 
     def __init__(
-        self, work: Callable[[], None], device: torch.device, warm_up: Callable[[], None]
+        self,
+        work: Callable[[], None],
+        device: torch.device,
+        warm_up: Callable[[], None],
+        *,
+        pool: Any = None,
     ) -> None:
         """Takes the work; it is captured when first called.
 
@@ -23,8 +29,11 @@ class Captured:
             warm_up: Called before the capture, some times, with work of the same kind, in which
                 libraries choose their methods and allocate their space; it may leave the buffers
                 in any state.
+            pool: Of `torch.cuda.graph_pool_handle`, for works that are never done at the same time
+                and leave nothing to each other: they share their memory. None for memory of its
+                own.
         """
-        self._work, self._device, self._warm_up = work, device, warm_up
+        self._work, self._device, self._warm_up, self._pool = work, device, warm_up, pool
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self) -> None:
@@ -39,7 +48,9 @@ class Captured:
                 self._warm_up()
             graph = torch.cuda.CUDAGraph()
             # Other threads, such as a loader's, may go on allocating meanwhile.
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=side, capture_error_mode="thread_local"
+            ):
                 self._work()
         main.wait_stream(side)
         self._graph = graph

@@ -138,6 +138,7 @@ class CapturedStep:
         """Takes the step and what it changes."""
         self._step, self._module, self._optimizer = step, module, optimizer
         self._captures: dict[tuple[Any, ...], _Capture] = {}
+        self._pool: Any = None
 
     def __call__(self, inputs: Inputs, rate: float) -> Tensor:
         """Makes a step."""
@@ -168,7 +169,10 @@ class CapturedStep:
         before = [tensor.clone() for tensor in self._changed()]
         states = len(self._optimizer.state)
         device = next(self._module.parameters()).device
-        capture.work = Captured(advance, device, advance)
+        if device.type == "cuda" and self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        # Steps of all shapes share their memory: what one leaves, its sums, is copied at once.
+        capture.work = Captured(advance, device, advance, pool=self._pool)
         capture.work.prepare()
         # To warm up was to train: what it changed is put back, where the graph will find it.
         changed = self._changed()
