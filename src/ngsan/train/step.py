@@ -170,7 +170,7 @@ class CapturedStep:
         states = len(self._optimizer.state)
         device = next(self._module.parameters()).device
         if device.type == "cuda" and self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
         # Steps of all shapes share their memory: what one leaves, its sums, is copied at once.
         capture.work = Captured(advance, device, advance, pool=self._pool)
         capture.work.prepare()
