@@ -259,7 +259,7 @@ def question_run() -> AnswerRun:
         ),
         data=AnswerDataConfig(scenes=SceneConfig(train=4000)),
         learning=AnswerPhaseConfig(
-            epochs=3,
+            epochs=4,
             batch_size=32,
             rate=RateConfig(shape="cosine", highest=3e-3, rise=0.3),
             clip_norm=1.0,
