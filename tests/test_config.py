@@ -8,6 +8,7 @@ import yaml
 from ngsan.config import (
     GEOMETRY_TERMS,
     MODELS,
+    RUNS,
     CaptionerConfig,
     CrossEntropyConfig,
     DataConfig,
@@ -22,6 +23,7 @@ from ngsan.config import (
     from_dict,
     photo_run,
     read_yaml,
+    run_class,
     scene_run,
     to_yaml,
 )
@@ -193,3 +195,12 @@ def test_a_run_that_makes_no_sense_is_refused(tmp_path, text, message):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_yaml(TrainConfig, tmp_path / "run.yaml")
+
+
+def test_the_class_of_a_run_is_known_by_its_task():
+    for task, cls in RUNS.items():
+        assert run_class(task) is cls
+        assert cls().task == task
+        assert dataclasses.fields(cls)[0].name == "task"
+    with pytest.raises(ValueError, match="task: 'captions' is not one of .*did you mean"):
+        run_class("captions")

@@ -24,11 +24,11 @@ TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_
 
 POINTS = (
     "ngsan.train.keeping.write_state",
-    "ngsan.train.keeping.save_captioner",
+    "ngsan.train.captioning.save_captioner",
     "ngsan.train.keeping.copy_model",
     "ngsan.train.keeping.write_bytes",
     "ngsan.train.keeping.remove_epochs",
-    "ngsan.train.loop.load_captioner",
+    "ngsan.train.captioning.load_captioner",
     "ngsan.train.loop.rate_at",
     "ngsan.train.loop.load_optimizer",
     "ngsan.train.validation.score_captions",
