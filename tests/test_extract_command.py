@@ -144,7 +144,7 @@ SLOWLY = """
 import sys, time
 from ngsan.commands import extract
 from ngsan.vision.detectors import OnnxDetectorSource
-extract._SHARD_BYTES = 1000
+extract.SHARD_BYTES = 1000
 detect = OnnxDetectorSource._detect
 def slowly(self, image):
     time.sleep(0.02)

@@ -107,7 +107,7 @@ def test_lists_and_arrays(tmp_path):
     wanted = squares(frames)
     pictures = [Image.fromarray(frame) for frame in frames]
     for clip in (frames, list(frames), tuple(pictures), frames[..., 0]):
-        assert (open_clip(clip, size=SIZE) == wanted).all()
+        assert (open_clip(clip, frames=8, size=SIZE) == wanted).all()
 
 
 def test_what_folders_mean(tmp_path):
