@@ -123,7 +123,8 @@ def test_options_and_defaults_are_those_of_the_command_line(line):
 
 
 def test_every_option_of_the_command_line_is_there():
-    own = {"json", "csv", "explain", "device", "threads", "batch_size"}  # of files and machines
+    # Of files, machines and clips; the server captions photographs.
+    own = {"json", "csv", "explain", "device", "threads", "batch_size", "frames"}
     names = {name.replace("-", "_") for name, *_ in command._OPTIONS} - own
     assert set(options(ServeSettings())) == {*names, "bad_ending", "attention"}
 
