@@ -375,7 +375,7 @@ def test_without_a_folder_the_model_that_ships_is_opened(monkeypatch, tmp_path, 
 
 
 def test_what_runs_an_export(monkeypatch, tmp_path, folder):
-    config = SimpleNamespace(model=SimpleNamespace(backbone="efficientnet-lite0"))
+    config = SimpleNamespace(model=SimpleNamespace(backbone="efficientnet-lite0", frame_grid=0))
     monkeypatch.setattr("ngsan.export.loading.Manifest.load", lambda path: config)
     monkeypatch.setattr("ngsan.light.photos.LightModel", lambda path, threads: Painter())
     packed = shutil.copytree(folder, tmp_path / "packed")  # which has the weights besides
@@ -401,7 +401,7 @@ from types import SimpleNamespace
 import ngsan
 from ngsan.light import manifest, photos
 from tests.light.painter import Painter, paint
-backbone = SimpleNamespace(model=SimpleNamespace(backbone="efficientnet-lite2"))
+backbone = SimpleNamespace(model=SimpleNamespace(backbone="efficientnet-lite2", frame_grid=0))
 manifest.Manifest.load = classmethod(lambda cls, folder: backbone)
 photos.LightModel = lambda folder, threads: Painter()
 print(ngsan.load(sys.argv[1]).caption(paint()))
