@@ -142,7 +142,10 @@ def test_an_upload_that_is_refused_still_gets_the_answer(impatient):
 def test_who_vanishes_frees_the_place():
     with server(seconds=2.0, queue=4) as process:
         gone = [connect(process) for _ in range(4)]
-        for connection in gone:
+        gone[0].sendall(request_of(file_of()))
+        until(lambda: metrics(process)["ngsan_waiting_photographs"] == 1)
+        time.sleep(0.5)  # until it is in the model, alone
+        for connection in gone[1:]:
             connection.sendall(request_of(file_of()))
         until(lambda: metrics(process)["ngsan_waiting_photographs"] == 4)
         assert httpx.post(f"{process.address}v1/caption", files=FORM).status_code == 429
