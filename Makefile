@@ -41,7 +41,7 @@ chromium:
 		echo "Chromium is missing, and only root may install it: apt-get install chromium" >&2; exit 1; \
 	fi; \
 	echo "installing Chromium" && $$as apt-get update -qq \
-		&& $$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium
+		&& $$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium fonts-dejavu-core
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint ## Check style and types
 	$(BIN)/ruff check .
