@@ -118,6 +118,8 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
     )
     load_optimizer(optimizer, run.model, memory)
     if run.compiled:
+        # What earlier runs of this process have compiled would count among this one's shapes.
+        torch.compiler.reset()
         torch._dynamo.config.recompile_limit = _MOST_SHAPES
         phase.module.compile(dynamic=False)
     module = run.fabric.setup_module(phase.module)
