@@ -8,14 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ngsan.data.captions import (
-    CAPTIONS,
-    ImageCaptions,
-    caption_text,
-    numbered_lines,
-    read_captions,
-    write_captions,
-)
+from ngsan.data.captions import CAPTIONS, ImageCaptions, caption_text, read_captions, write_captions
+from ngsan.data.lines import numbered_lines
 from ngsan.data.problems import Problems
 
 GOOD = {"id": "7", "split": "train", "captions": ["A dog."]}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ngsan.data.captions import shown
+from ngsan.data.lines import shown
 from ngsan.data.results import read_references, read_results
 from ngsan.data.splits import read_id_list
 from ngsan.metrics.bleu import Bleu

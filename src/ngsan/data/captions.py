@@ -9,15 +9,15 @@ A dataset folder has one `captions.jsonl` with a JSON object a line, an image ea
 """
 
 import json
-import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ngsan.data.ids import canonical_id
+from ngsan.data.lines import is_unicode, shown
 from ngsan.data.problems import Problems
+from ngsan.data.records import parse_object, read_records, write_records
 
 CAPTIONS = "captions.jsonl"
 """Name of the file in a dataset folder."""
@@ -26,10 +26,6 @@ VOCABULARY = "vocabulary.json"
 """The vocabulary's name there."""
 
 SPLITS = ("train", "val", "test")
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +67,6 @@ class ImageCaptions:
                 raise ValueError(f"{text!r} has half a surrogate pair and cannot be written")
 
 
-class Line(NamedTuple):
-    """A line of a text file."""
-
-    number: int
-    """From 1."""
-
-    offset: int
-    """Where it begins, in bytes."""
-
-    text: str
-    """Without its end of line."""
-
-    ended: bool
-    """Whether it has an end of line; the last one of a file that was cut off has none."""
-
-
 def write_captions(
     folder: str | Path, records: Iterable[ImageCaptions], *, overwrite: bool = False
 ) -> dict[str, tuple[int, int]]:
@@ -107,30 +87,17 @@ def write_captions(
     Raises:
         ValueError: There are captions already, an image comes twice, or no image comes at all.
     """
-    path = Path(folder) / CAPTIONS
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists already; allow overwriting, or choose another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     counts = dict.fromkeys(SPLITS, (0, 0))
-    seen: set[str] = set()
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for record in records:
-                if record.id in seen:
-                    raise ValueError(f"image {record.id} comes twice")
-                seen.add(record.id)
-                images, captions = counts[record.split]
-                counts[record.split] = images + 1, captions + len(record.captions)
-                file.write(_to_json(record) + "\n")
-            if not seen:
-                raise ValueError("there is no image with captions to write")
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_name(VOCABULARY).unlink(missing_ok=True)  # it was that of other captions
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+
+    def lines() -> Iterator[tuple[str, str]]:
+        for record in records:
+            images, captions = counts[record.split]
+            counts[record.split] = images + 1, captions + len(record.captions)
+            yield record.id, _to_json(record)
+
+    write_records(
+        Path(folder) / CAPTIONS, lines(), "image", stale=(VOCABULARY,), overwrite=overwrite
+    )
     return {split: count for split, count in counts.items() if count[0]}
 
 
@@ -143,27 +110,7 @@ def read_captions(folder: str | Path) -> Iterator[ImageCaptions]:
     Raises:
         ValueError: There are none, or a line is wrong; names file and line.
     """
-    path = Path(folder)
-    if path.is_dir() or path.suffix != ".jsonl":
-        path = path / CAPTIONS
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; import captions first")
-    return _read(path)
-
-
-def _read(path: Path) -> Iterator[ImageCaptions]:
-    lines: dict[str, int] = {}
-    for number, _, text, _ in numbered_lines(path):
-        if not text.strip():
-            continue
-        try:
-            record = _from_json(text)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from error
-        before = lines.setdefault(record.id, number)
-        if before != number:
-            raise ValueError(f"{path}:{number}: image {record.id} stands in line {before} already")
-        yield record
+    return read_records(folder, CAPTIONS, _from_json, "image")
 
 
 def _to_json(record: ImageCaptions) -> str:
@@ -177,15 +124,7 @@ def _to_json(record: ImageCaptions) -> str:
 
 
 def _from_json(text: str) -> ImageCaptions:
-    try:
-        entry = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deeply") from error
-    if not isinstance(entry, dict):
-        raise ValueError(f"expected a JSON object, not {shown(entry)}")
-    missing = [key for key in ("id", "split", "captions") if key not in entry]
-    if missing:
-        raise ValueError(f"{' and '.join(missing)} missing")
+    entry = parse_object(text, ("id", "split", "captions"))
     if not isinstance(entry["captions"], list):
         raise ValueError(f"captions must be a list, not {shown(entry['captions'])}")
     size: Any = entry.get("width"), entry.get("height")
@@ -196,35 +135,6 @@ def _from_json(text: str) -> ImageCaptions:
         file=entry.get("file"),
         size=None if size == (None, None) else size,
     )
-
-
-def numbered_lines(path: str | Path, problems: Problems | None = None) -> Iterator[Line]:
-    """The lines of a UTF-8 file, with or without a byte order mark, ended by LF or CRLF.
-
-    Args:
-        path: The file.
-        problems: Takes lines that are not UTF-8, which are left out; None: they are errors.
-    """
-    problems = problems or Problems()
-    offset = 0
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1 and line.startswith(_UTF16_MARKS):
-                raise ValueError(f"{path} is UTF-16; save it as UTF-8")
-            body = line.removeprefix(_UTF8_MARK) if number == 1 else line
-            ended = body.endswith(b"\n")
-            try:
-                text = body.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            except UnicodeDecodeError as error:
-                where = f"{path}:{number}"
-                byte = offset + len(line) - len(body) + error.start
-                if not ended and error.reason == "unexpected end of data":
-                    message = f"{where}: the file ends too early, in a character at byte {byte}"
-                    raise ValueError(message) from error
-                problems.report("invalid UTF-8", where, f"byte {byte}: {error.reason}")
-            else:
-                yield Line(number, offset, text, ended)
-            offset += len(line)
 
 
 def caption_text(value: object, problems: Problems, where: str) -> str | None:
@@ -296,17 +206,6 @@ def file_name(value: object, problems: Problems, where: str) -> str | None:
     return None
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it has no half of a surrogate pair."""
-    return not _SURROGATE.search(text)
-
-
 def is_length(value: object) -> bool:
     """Whether a value can be a width or a height in pixels."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def shown(value: object) -> str:
-    """A value for an error message, cut short."""
-    text = ascii(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,14 +10,15 @@ training questions, `answers.json` the answers that a model chooses from.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ngsan.data.captions import SPLITS, is_unicode, numbered_lines, shown
+from ngsan.data.captions import SPLITS
 from ngsan.data.ids import canonical_id
+from ngsan.data.lines import is_unicode, shown
+from ngsan.data.records import parse_object, read_records, write_records
 from ngsan.text.answers import graded_answers
 from ngsan.text.vocabulary import TOKENIZERS, Origin, Vocabulary
 
@@ -96,30 +97,15 @@ def write_questions(
     Raises:
         ValueError: There are questions already, one comes twice, or none comes at all.
     """
-    path = Path(folder) / QUESTIONS
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists already; allow overwriting, or choose another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     counts: Counter[str] = Counter()
-    seen: set[str] = set()
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for record in records:
-                if record.id in seen:
-                    raise ValueError(f"question {record.id} comes twice")
-                seen.add(record.id)
-                counts[record.split] += 1
-                file.write(_to_json(record) + "\n")
-            if not seen:
-                raise ValueError("there is no question to write")
-            file.flush()
-            os.fsync(file.fileno())
-        for name in (WORDS, ANSWERS):  # they were those of other questions
-            path.with_name(name).unlink(missing_ok=True)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+
+    def lines() -> Iterator[tuple[str, str]]:
+        for record in records:
+            counts[record.split] += 1
+            yield record.id, _to_json(record)
+
+    stale = (WORDS, ANSWERS)
+    write_records(Path(folder) / QUESTIONS, lines(), "question", stale=stale, overwrite=overwrite)
     return {split: counts[split] for split in SPLITS if counts[split]}
 
 
@@ -132,29 +118,7 @@ def read_questions(folder: str | Path) -> Iterator[Question]:
     Raises:
         ValueError: There are none, or a line is wrong; names file and line.
     """
-    path = Path(folder)
-    if path.is_dir() or path.suffix != ".jsonl":
-        path = path / QUESTIONS
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; import questions first")
-    return _read(path)
-
-
-def _read(path: Path) -> Iterator[Question]:
-    lines: dict[str, int] = {}
-    for number, _, text, _ in numbered_lines(path):
-        if not text.strip():
-            continue
-        try:
-            record = _from_json(text)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from error
-        before = lines.setdefault(record.id, number)
-        if before != number:
-            raise ValueError(
-                f"{path}:{number}: question {record.id} stands in line {before} already"
-            )
-        yield record
+    return read_records(folder, QUESTIONS, _from_json, "question")
 
 
 def _to_json(record: Question) -> str:
@@ -171,15 +135,7 @@ def _to_json(record: Question) -> str:
 
 
 def _from_json(text: str) -> Question:
-    try:
-        entry = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deeply") from error
-    if not isinstance(entry, dict):
-        raise ValueError(f"expected a JSON object, not {shown(entry)}")
-    missing = [key for key in ("id", "image", "split", "question") if key not in entry]
-    if missing:
-        raise ValueError(f"{' and '.join(missing)} missing")
+    entry = parse_object(text, ("id", "image", "split", "question"))
     answers = entry.get("answers", [])
     if not isinstance(answers, list):
         raise ValueError(f"answers must be a list, not {shown(answers)}")

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ngsan.data.captions import entry_fields, is_unicode, read_captions, shown
+from ngsan.data.captions import entry_fields, read_captions
 from ngsan.data.ids import canonical_id
 from ngsan.data.importers.json_stream import stream_items
 from ngsan.data.importers.table_rows import csv_rows, json_rows
+from ngsan.data.lines import is_unicode, shown
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, id_and_file
 from ngsan.durable import write_text

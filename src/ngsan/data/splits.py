@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from ngsan.data.captions import SPLITS, image_id, numbered_lines
+from ngsan.data.captions import SPLITS, image_id
 from ngsan.data.ids import FILES
+from ngsan.data.lines import numbered_lines
 from ngsan.data.problems import Problems
 
 _NAMES = {

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ngsan.data.captions import entry_fields, is_unicode, shown
+from ngsan.data.captions import entry_fields
+from ngsan.data.lines import is_unicode, shown
 from ngsan.data.problems import Problems
 from ngsan.data.results import read_image_ids
 

@@ -11,10 +11,10 @@ from ngsan.data.captions import (
     file_name,
     image_id,
     is_length,
-    shown,
 )
 from ngsan.data.importers.captions_karpathy import karpathy_splits
 from ngsan.data.importers.json_stream import stream_items
+from ngsan.data.lines import shown
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, read_split_lists, split_of_file
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ngsan.data.captions import ImageCaptions, caption_text, numbered_lines, shown
+from ngsan.data.captions import ImageCaptions, caption_text
+from ngsan.data.lines import numbered_lines, shown
 from ngsan.data.problems import Problems
 from ngsan.data.splits import id_and_file, random_split, read_split_lists
 

@@ -3,15 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ngsan.data.captions import (
-    ImageCaptions,
-    caption_text,
-    entry_fields,
-    file_name,
-    image_id,
-    shown,
-)
+from ngsan.data.captions import ImageCaptions, caption_text, entry_fields, file_name, image_id
 from ngsan.data.importers.json_stream import stream_items
+from ngsan.data.lines import shown
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
 
-from ngsan.data.captions import caption_text, entry_fields, image_id, is_unicode, shown
+from ngsan.data.captions import caption_text, entry_fields, image_id
 from ngsan.data.importers.json_stream import stream_items
+from ngsan.data.lines import is_unicode, shown
 from ngsan.data.problems import Problems
 from ngsan.data.questions import Question
 from ngsan.data.splits import canonical_split, split_of_file

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ngsan.data.captions import entry_fields, numbered_lines, shown
+from ngsan.data.captions import entry_fields
+from ngsan.data.lines import numbered_lines, shown
 from ngsan.data.problems import Problems
 
 _SEPARATORS = ",;\t"
