@@ -76,16 +76,16 @@ def make_runs(
     else:
         with _ended_together():
             for run, future in _made_apart(missing, ledger.folder, jobs, keep=keep):
-                error = future.exception()
-                if isinstance(error, InterruptedRunError):
-                    raise error
-                if error is None:
+                problem = future.exception()
+                if isinstance(problem, InterruptedRunError):
+                    raise problem
+                if problem is None:
                     enter(run, future.result())
                 else:
-                    failed.append((run, error))
-    for _, error in failed:
-        if not isinstance(error, _FAILURES):
-            raise error
+                    failed.append((run, problem))
+    for _, problem in failed:
+        if not isinstance(problem, _FAILURES):
+            raise problem
     if failed:
         raise ValueError(_told(failed, len(missing)))
 

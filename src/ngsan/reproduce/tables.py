@@ -168,7 +168,7 @@ TABLES: dict[str, Table] = {
         Table(
             "video",
             "Captions of clips",
-            "The section on other tasks",
+            "Extension section",
             (
                 Row("Transformer", {"norm": "none"}),
                 Row("Transformer + NSA", {"norm": "instance"}),
@@ -179,7 +179,7 @@ TABLES: dict[str, Table] = {
         Table(
             "translation",
             "Translation",
-            "The section on other tasks",
+            "Extension section",
             (
                 Row("Transformer", TRANSLATORS["transformer"]),
                 Row("Transformer + NSA", TRANSLATORS["transformer-nsa"]),
@@ -192,7 +192,7 @@ TABLES: dict[str, Table] = {
         Table(
             "vqa",
             "Answers to questions about images",
-            "The section on other tasks",
+            "Extension section",
             (
                 Row("question only", ANSWERERS["question-only"]),
                 Row("MCAN", ANSWERERS["mcan"]),
