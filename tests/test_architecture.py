@@ -54,6 +54,7 @@ ALLOWED = {
         "models",
         "plots",
         "predict",
+        "text",
         "train",
     },
     "commands": {

@@ -25,7 +25,7 @@ def entry(key="a" * 12, seed=0, cider=100.0):
     )
 
 
-WRITTEN = Written(["1", "2"], ["a dog", "ein größerer Hund"], [90.0, 110.0])
+WRITTEN = Written(["1", "2"], ["a dog", "ein größerer Hund"], [[90.0], [110.0]])
 
 
 def test_what_is_entered_is_found_again(tmp_path):
@@ -35,7 +35,7 @@ def test_what_is_entered_is_found_again(tmp_path):
     again = Ledger(tmp_path)
     assert "a" * 12 in again
     assert again["a" * 12] == entry()
-    assert again.captions("a" * 12, "val") == WRITTEN
+    assert again.written("a" * 12, "val") == WRITTEN
 
 
 @pytest.mark.parametrize("cut", [1, 5, 100])
@@ -61,15 +61,15 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
         Ledger(tmp_path)
 
 
-def test_captions_that_are_lost_or_damaged_are_named(tmp_path):
+def test_texts_that_are_lost_or_damaged_are_named(tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add(entry(), {"val": WRITTEN})
     with pytest.raises(ValueError, match="test.json.gz: damaged or missing"):
-        ledger.captions("a" * 12, "test")
-    path = tmp_path / "captions" / f"{'a' * 12}-val.json.gz"
+        ledger.written("a" * 12, "test")
+    path = tmp_path / "written" / f"{'a' * 12}-val.json.gz"
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ValueError, match="damaged or missing"):
-        ledger.captions("a" * 12, "val")
+        ledger.written("a" * 12, "val")
 
 
 def test_keys_differ_for_other_settings_and_not_for_another_order():

@@ -90,10 +90,10 @@ def test_the_ledger_has_every_run_after_each_phase(made, data):
             assert (entry.phase, entry.seed) == (phase, run.config.seed)
             assert set(entry.metrics) == {"val", "test"}
             assert len(entry.curve) == (2 if phase == CROSS_ENTROPY else 3)
-            written = made.captions(entry.key, "test")
+            written = made.written(entry.key, "test")
             # CIDEr of a set is the mean of its images.
             assert entry.metrics["test"]["CIDEr"] == pytest.approx(
-                statistics.mean(written.cider), abs=0.01
+                statistics.mean(score for (score,) in written.scores), abs=0.01
             )
     assert not list((made.folder / "runs").iterdir())
 
@@ -209,7 +209,10 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["layers", "--data", "DATA", "--seeds", "0"], "seeds: 0 must be at least 1"),
         (["layers", "--data", "DATA", "--rows", "SAM"], "table layers has no row 'SAM'"),
         (["layers", "--data", "DATA", "--report"], "no run of table layers is finished"),
-        (["models", "--data", "DATA", "--self_critical.epochs=0"], "leaves out what table models"),
+        (
+            ["models", "--data", "DATA", "--self_critical.epochs=0"],
+            "leaves out what the table measures",
+        ),
         (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
         (["layers", "--data", "nowhere"], "nowhere"),
     ],
@@ -222,6 +225,8 @@ def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
 
 def test_every_table_can_be_built(data):
     for table in TABLES.values():
+        if table.task != "captioning":
+            continue
         wanted = wanted_runs(table, reproduction_run_on(data), [0])
         assert [run.label for run in wanted] == [row.label for row in table.rows]
         assert len({run.key for run in wanted}) == len(wanted)
@@ -235,6 +240,7 @@ def test_tables_share_their_runs(data):
     keys = {
         name: {run.label: run.key for run in wanted_runs(table, reproduction_run_on(data), [0])}
         for name, table in TABLES.items()
+        if table.recipe is reproduction_run
     }
     assert (
         keys["layers"]["SAN, L = 4"]
@@ -248,10 +254,10 @@ def test_tables_share_their_runs(data):
 def test_examples_are_images_with_other_relations():
     written = {
         "SAN": Written(
-            ["1", "2", "3"], ["a dog on a bed", "a cat", "a cup by a <b>"], [10, 20, 30]
+            ["1", "2", "3"], ["a dog on a bed", "a cat", "a cup by a <b>"], [[10], [20], [30]]
         ),
         "G-SAN": Written(
-            ["1", "2", "3"], ["a dog under a bed", "a cow", "a cup on it"], [50, 0, 20]
+            ["1", "2", "3"], ["a dog under a bed", "a cow", "a cup on it"], [[50], [0], [20]]
         ),
     }
     found = choose_examples(written)
@@ -266,8 +272,8 @@ def test_examples_are_images_with_other_relations():
 def test_of_many_examples_half_are_won_by_either():
     ids = [str(number) for number in range(100)]
     written = {
-        "SAN": Written(ids, ["a dog on it"] * 100, [50.0] * 100),
-        "G-SAN": Written(ids, ["a dog by it"] * 100, [float(number) for number in range(100)]),
+        "SAN": Written(ids, ["a dog on it"] * 100, [[50.0]] * 100),
+        "G-SAN": Written(ids, ["a dog by it"] * 100, [[float(number)] for number in range(100)]),
     }
     found = [int(example.image) for example in choose_examples(written, most=10)]
     assert found == [99, 98, 97, 96, 95, 0, 1, 2, 3, 4]

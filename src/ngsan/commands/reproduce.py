@@ -1,7 +1,10 @@
 """`ngsan reproduce`: the paper's tables and figures."""
 
 import dataclasses
+import signal
+import sys
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from rich.table import Table as RichTable
 
 from ngsan.commands.command_line import Parser, config_parser, take_config
 from ngsan.commands.train_view import TrainView
-from ngsan.config import TrainConfig, reproduction_run
+from ngsan.config import run_class
 from ngsan.durable import write_text
 from ngsan.reproduce.tables import TABLES, Row, Table
 
@@ -30,16 +33,15 @@ _EXAMPLES = "examples"
 _WIDE = 120
 """Characters of a terminal that shows all columns."""
 
-_DISPENSABLE = ("M", "BLEU-1", "BLEU-4", "METEOR", "ROUGE-L")
-"""Columns that a narrower one does without; the files have them."""
+_NAMES = (*TABLES, _WEIGHTS.name, _EXAMPLES)
 
 
-def make_parser() -> Parser:
-    """The command line."""
-    parser = config_parser(TrainConfig, "reproduce NAME", DESCRIPTION)
-    parser.set_defaults(dict(_flat(dataclasses.asdict(reproduction_run()))))
-    names = [*TABLES, _WEIGHTS.name, _EXAMPLES]
-    parser.add_argument("name", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
+def make_parser(name: str = "layers") -> Parser:
+    """The command line, of which a table decides what is learned and by which recipe."""
+    recipe = _table(name).recipe()
+    parser = config_parser(type(recipe), "reproduce NAME", DESCRIPTION)
+    parser.set_defaults(dict(_flat(dataclasses.asdict(recipe))))
+    parser.add_argument("name", metavar="NAME", choices=_NAMES, help=f"one of {', '.join(_NAMES)}")
     # Not --data, which is the section of a run.
     parser.add_argument("--to", type=str, default="reproduction", help="the folder of all tables")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row, seeds 0, 1, ...")
@@ -63,7 +65,11 @@ def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
             yield f"{where}{key}", value
 
 
-def reproduce(config: TrainConfig, options: Any) -> None:
+def _table(name: str) -> Table:
+    return TABLES.get("models-cross-entropy" if name == _EXAMPLES else name, _WEIGHTS)
+
+
+def reproduce(config: Any, options: Any) -> None:
     """Makes a table and shows it."""
     from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.runs import wanted_runs
@@ -73,8 +79,7 @@ def reproduce(config: TrainConfig, options: Any) -> None:
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     ledger = Ledger(options.to)
-    name = "models-cross-entropy" if options.name == _EXAMPLES else options.name
-    table = TABLES.get(name, _WEIGHTS)
+    table = _table(options.name)
     rows = ["SAN", "G-SAN"] if options.name == _EXAMPLES else options.rows
     seeds = range(1 if options.name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
     wanted = wanted_runs(table, config, seeds, rows)
@@ -91,14 +96,21 @@ def reproduce(config: TrainConfig, options: Any) -> None:
 
 def _make(wanted: Any, ledger: Any, console: Console, *, jobs: int, keep: bool) -> None:
     from ngsan.reproduce.making import make_runs
+    from ngsan.train.run import InterruptedRunError
 
-    with TrainView(console) as view:
+    try:
+        with TrainView(console) as view:
 
-        def on_run(run: Any, done: int, of: int) -> None:
-            text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
-            view.write({"event": "note", "text": text})
+            def on_run(run: Any, done: int, of: int) -> None:
+                text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
+                view.write({"event": "note", "text": text})
 
-        make_runs(wanted, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
+            make_runs(wanted, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
+    except InterruptedRunError as error:
+        name = signal.Signals(error.number).name
+        told = f"ngsan reproduce: stopped by {name}; the same command goes on"
+        print(told, file=sys.stderr)
+        sys.exit(128 + error.number)
 
 
 def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> None:
@@ -110,8 +122,8 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> No
         raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}")
     shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
     heads = header(report)
-    narrow = console.width < _WIDE
-    kept = [number for number, head in enumerate(heads) if not (narrow and head in _DISPENSABLE)]
+    dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
+    kept = [number for number, head in enumerate(heads) if head not in dispensable]
     for number in kept:
         shown.add_column(heads[number], justify="right" if number else "left", no_wrap=True)
     for cells in rows(report):
@@ -146,7 +158,7 @@ def _write_examples(wanted: Any, ledger: Any, options: Any, console: Console) ->
 
     data = wanted[0].config.data
     split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
-    written = {run.label: ledger.captions(run.key, split) for run in wanted}
+    written = {run.label: ledger.written(run.key, split) for run in wanted}
     dataset = CaptionDataset(data.folder, split, longest=data.longest)
     references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
     pictures = None if options.pictures is None else PictureStore(options.pictures)
@@ -159,8 +171,18 @@ def _write_examples(wanted: Any, ledger: Any, options: Any, console: Console) ->
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
-    parser = make_parser()
+    parser = make_parser(_name_among(arguments))
     # `--data DIR`, as for other commands, stands for the section's one key that must be given.
     words = ["--data.folder" if word == "--data" else word for word in arguments]
     options = parser.parse_args(words)
-    reproduce(take_config(parser, options, TrainConfig), options)
+    run = run_class(_table(options.name).task)
+    reproduce(take_config(parser, options, run), options)
+
+
+def _name_among(arguments: list[str]) -> str:
+    """The table of a command line, without which the rest of it cannot be understood."""
+    for before, word in pairwise(["", *arguments]):
+        value = before.startswith("--") and "=" not in before and before != "--report"
+        if word in _NAMES and not value:
+            return word
+    return _NAMES[0]

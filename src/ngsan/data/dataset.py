@@ -41,6 +41,10 @@ class RegionStore(Protocol):
         """Whether regions have boxes."""
 
     @property
+    def source(self) -> str:
+        """What the features were made of, and by what."""
+
+    @property
     def signature(self) -> str:
         """Changes whenever a feature does."""
 
@@ -55,6 +59,25 @@ class RegionStore(Protocol):
 
     def counts(self) -> NDArray[Any]:
         """The regions of each image, in the order of `ids`."""
+
+
+def features_origin(store: RegionStore, counts: NDArray[np.int64]) -> str:
+    """A text that is the same for features that were made twice of the same in the same way.
+
+    A network on a GPU need not give the same last bit twice, so the bytes of features that were
+    extracted on two machines differ though nothing else does.
+
+    Args:
+        store: The features.
+        counts: Regions of each image that matters.
+    """
+    parts = {
+        "source": store.source,
+        "feature_dim": store.feature_dim,
+        "has_boxes": store.has_boxes,
+        "regions": hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class CaptionDataset(Dataset[CaptionBatch]):
@@ -76,6 +99,8 @@ class CaptionDataset(Dataset[CaptionBatch]):
         tokens: The captions' word ids.
         signature: Changes whenever a caption, the split, the vocabulary or a feature does, or
             when captions are cut into other words.
+        origin: Changes as the signature does, but for the features' bytes: it knows them by
+            `features_origin`.
     """
 
     def __init__(
@@ -119,7 +144,8 @@ class CaptionDataset(Dataset[CaptionBatch]):
         self.region_counts: NDArray[np.int64] = np.array(
             [held[image] for image in self.ids], dtype=np.int64
         )
-        self.signature = self._sign()
+        self.signature = self._sign(self.store.signature)
+        self.origin = self._sign(features_origin(self.store, self.region_counts))
 
     def _open(self) -> RegionStore:
         """Where the features are."""
@@ -171,7 +197,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
         if not self.ids:
             raise ValueError(f"no image of split {self.split!r} in {self.folder} has features")
 
-    def _sign(self) -> str:
+    def _sign(self, features: str) -> str:
         captions = hashlib.sha256(self._text)
         captions.update(self._text_offsets.tobytes())
         captions.update(self.rows.offsets.tobytes())
@@ -179,7 +205,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
         captions.update(json.dumps(self.ids).encode())
         parts = {
             "captions": captions.hexdigest(),
-            "features": self.store.signature,
+            "features": features,
             "split": self.split,
             "vocabulary": self.vocabulary.signature,
         }

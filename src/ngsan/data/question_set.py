@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ngsan.data.dataset import features_origin
 from ngsan.data.questions import ANSWERS, WORDS, Question, read_questions
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.text.answers import agreement, compared_answers, normalize_answer
@@ -70,6 +71,8 @@ class QuestionSet:
         grades: (Q, K) their accuracies.
         region_counts: (M,) regions of each image.
         signature: Changes whenever a question, an answer, the words or a feature does.
+        origin: Changes as the signature does, but for the features' bytes: it knows them by
+            `features_origin`.
     """
 
     def __init__(
@@ -119,7 +122,10 @@ class QuestionSet:
         texts = [question.question for question in self.questions]
         self.asked = AskedWords(self.words, longest).encode(texts)
         self.graded, self.grades = _targets(self.questions, self.answers)
-        self.signature = self._sign()
+        self.signature = self._sign("" if self.store is None else self.store.signature)
+        self.origin = self._sign(
+            "" if self.store is None else features_origin(self.store, self.region_counts)
+        )
 
     def _with_features(self, asked: list[Question], *, skip_missing: bool) -> list[Question]:
         if self.store is None:
@@ -143,13 +149,13 @@ class QuestionSet:
         counts = dict(zip(self.store.ids(), self.store.counts().tolist(), strict=True))
         return np.array([counts[image] for image in self.images], np.int64)
 
-    def _sign(self) -> str:
+    def _sign(self, features: str) -> str:
         digest = hashlib.sha256()
         for question in self.questions:
             digest.update(repr((question.id, question.image, question.answers)).encode())
         digest.update(self.asked.tobytes())
-        for part in (self.words, self.answers, self.store):
-            digest.update(b"" if part is None else part.signature.encode())
+        for part in (self.words.signature, self.answers.signature, features):
+            digest.update(part.encode())
         return digest.hexdigest()[:16]
 
     @property

@@ -21,15 +21,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ngsan import __version__
 from ngsan.text import moses
 
 __all__ = [
     "TranslationScore",
     "bleu",
+    "bleu_of_counts",
     "compound_bleu",
     "cut_13a",
     "plain_bleu",
+    "plain_counts",
     "sacre_bleu",
     "split_compounds",
 ]
@@ -113,14 +118,9 @@ def bleu(
         ValueError: There are not as many of both, or none.
     """
     _check_counts(len(hypotheses), len(references))
-    matches, totals = [0] * ORDERS, [0] * ORDERS
-    for hypothesis, reference in zip(hypotheses, references, strict=True):
-        for order in range(ORDERS):
-            mine, its = _ngrams(hypothesis, order + 1), _ngrams(reference, order + 1)
-            matches[order] += sum((mine & its).values())
-            totals[order] += sum(mine.values())
+    sums = _counts(hypotheses, references).sum(axis=0).tolist()
+    matches, totals, (length, wanted) = sums[:ORDERS], sums[ORDERS:-2], sums[-2:]
     precisions = _precisions(matches, totals, smooth)
-    length, wanted = sum(map(len, hypotheses)), sum(map(len, references))
     penalty = 1.0
     if length < wanted:
         penalty = math.exp(1 - wanted / length) if length else 0.0
@@ -138,6 +138,36 @@ def plain_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Translat
         smooth=True,
         signature=f"nrefs:1|case:mixed|tok:13a|smooth:exp|version:ngsan-{__version__}",
     )
+
+
+def plain_counts(hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
+    """What `plain_bleu` counts in each sentence, (sentences, 10): see `bleu_of_counts`."""
+    _check_counts(len(hypotheses), len(references))
+    return _counts(
+        [cut_13a(text.rstrip()) for text in hypotheses],
+        [cut_13a(text.rstrip()) for text in references],
+    )
+
+
+def bleu_of_counts(counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Smoothed BLEU of sums of counts, of many corpora at a time.
+
+    Args:
+        counts: (..., 10) sums over the sentences of a corpus: n-grams that match, all n-grams of
+            the translations, both for 1 to 4 tokens, and the tokens of translations and references.
+
+    Returns:
+        (...) 0 to 100, for one corpus the same as `plain_bleu`.
+    """
+    matches, totals = counts[..., :ORDERS], counts[..., ORDERS:-2]
+    length, wanted = counts[..., -2], counts[..., -1]
+    none = (matches == 0) & (totals > 0)
+    share = np.where(none, 0.5 ** none.cumsum(axis=-1), matches)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.log(share / totals).mean(axis=-1)
+        penalty = np.minimum(0.0, 1 - wanted / length)
+        found = 100 * np.exp(penalty + mean)
+    return np.where((matches[..., 0] > 0) & (totals > 0).all(axis=-1), found, 0.0)
 
 
 def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> TranslationScore:
@@ -207,6 +237,20 @@ def _check_counts(hypotheses: int, references: int) -> None:
         raise ValueError(f"{hypotheses} translations do not fit {references} references")
     if not hypotheses:
         raise ValueError("there are no translations to score")
+
+
+def _counts(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> NDArray[np.int64]:
+    """What BLEU counts in each sentence; see `bleu_of_counts`."""
+    counts = np.zeros((len(hypotheses), 2 * ORDERS + 2), np.int64)
+    for row, hypothesis, reference in zip(counts, hypotheses, references, strict=True):
+        for order in range(ORDERS):
+            mine, its = _ngrams(hypothesis, order + 1), _ngrams(reference, order + 1)
+            row[order] = sum((mine & its).values())
+            row[ORDERS + order] = sum(mine.values())
+        row[-2:] = len(hypothesis), len(reference)
+    return counts
 
 
 def _ngrams(tokens: Sequence[str], size: int) -> Counter[tuple[str, ...]]:

@@ -62,8 +62,8 @@ def choose_examples(written: Mapping[str, Written], most: int = 48) -> list[Exam
     """
     (first, mine), (second, its) = written.items()
     found = []
-    for image, text, other, score, its_score in zip(
-        mine.ids, mine.captions, its.captions, mine.cider, its.cider, strict=True
+    for image, text, other, (score,), (its_score,) in zip(
+        mine.ids, mine.texts, its.texts, mine.scores, its.scores, strict=True
     ):
         if _relations(text) != _relations(other):
             captions, cider = {first: text, second: other}, {first: score, second: its_score}

@@ -1,4 +1,4 @@
-"""Figures of tables: differences from the first row, lines over layers, curves over epochs."""
+"""Figures of tables: differences from one row, lines over layers, curves over epochs."""
 
 from pathlib import Path
 from typing import Any
@@ -34,19 +34,21 @@ def draw(report: Report, path: str | Path) -> None:
 
 
 def _differences(axes: Any, report: Report) -> None:
-    """CIDEr of each row less that of the first: ours with its spread, and the paper's."""
-    base = report.lines[0].cells["CIDEr"]
-    places = range(len(report.lines))
-    ours = [line.cells["CIDEr"].mean - base.mean for line in report.lines]
-    spread = [line.cells["CIDEr"].deviation or 0.0 for line in report.lines]
+    """The main metric of each row less that of one: ours with its spread, and the paper's."""
+    metric = report.table.metric
+    base = next(line for line in report.lines if line.label == report.base).cells[metric]
+    cells = [line.cells[metric] for line in report.lines]
+    places = range(len(cells))
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
+    ours = [cell.mean - base.mean for cell in cells]
+    spread = [cell.deviation or 0.0 for cell in cells]
     axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label="ours")
-    for place, line in zip(places, report.lines, strict=True):
-        for value in line.cells["CIDEr"].values:
+    for place, cell in enumerate(cells):
+        for value in cell.values:
             axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
     known = [
         (cell.paper - base.paper, place)
-        for place, cell in enumerate(line.cells["CIDEr"] for line in report.lines)
+        for place, cell in enumerate(cells)
         if cell.paper is not None and base.paper is not None
     ]
     if known:
@@ -54,17 +56,17 @@ def _differences(axes: Any, report: Report) -> None:
         axes.legend(frameon=False)
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.invert_yaxis()
-    axes.set_xlabel(f"CIDEr less that of {report.lines[0].label} ({base.mean:.1f})")
+    axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
 
 
 def _layers(axes: Any, report: Report) -> None:
-    """CIDEr over the number of layers, a line a model."""
+    """The main metric over the number of layers, a line a model."""
     models: dict[str, list[tuple[int, Line]]] = {}
     for line in report.lines:
         model, _, layers = line.label.partition(", L = ")
         models.setdefault(model, []).append((int(layers), line))
     for (model, found), colour in zip(models.items(), (_PAPER, _OURS), strict=False):
-        cells = [line.cells["CIDEr"] for _, line in found]
+        cells = [line.cells[report.table.metric] for _, line in found]
         axes.errorbar(
             [layers for layers, _ in found],
             [cell.mean for cell in cells],
@@ -76,12 +78,12 @@ def _layers(axes: Any, report: Report) -> None:
         )
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
     axes.set_xlabel("layers, L")
-    axes.set_ylabel("CIDEr")
+    axes.set_ylabel(report.table.metric)
     axes.legend(frameon=False)
 
 
 def _curves(axes: Any, report: Report) -> None:
-    """CIDEr on the validation split over the epochs, a line a seed."""
+    """The main metric on the validation split over the epochs, a line a seed."""
     for line, colour in zip(report.lines, (_PAPER, _OURS), strict=False):
         for number, curve in enumerate(line.curves):
             label = line.label if number == 0 else None
@@ -89,5 +91,5 @@ def _curves(axes: Any, report: Report) -> None:
             axes.plot(epochs, curve, "o-", color=colour, label=label, markersize=3, alpha=0.8)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("CIDEr")
+    axes.set_ylabel(report.table.metric)
     axes.legend(frameon=False)

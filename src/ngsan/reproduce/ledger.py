@@ -8,14 +8,14 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ngsan.durable import append_line, write_bytes
 
 LEDGER = "ledger.jsonl"
-_CAPTIONS = "captions"
+_WRITTEN = "written"
 
 
 def run_key(settings: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ class Entry:
     """All else that decides."""
 
     data: dict[str, str]
-    """Signatures of what was learned from."""
+    """What was learned from; part of the key."""
 
     parameters: int
     """Numbers that were learned."""
@@ -53,7 +53,7 @@ class Entry:
     """Scores by split and name."""
 
     curve: list[float]
-    """CIDEr on the validation split after each epoch so far."""
+    """The main metric on the validation split after each epoch so far."""
 
     seconds: float
     """How long the run took."""
@@ -63,6 +63,9 @@ class Entry:
 
     version: str
     """Of this package."""
+
+    content: dict[str, str] = field(default_factory=dict)
+    """Signatures of what was learned from, to the byte; for the record, not part of the key."""
 
 
 class Ledger:
@@ -103,39 +106,39 @@ class Ledger:
         """How many runs are finished."""
         return len(self._entries)
 
-    def add(self, entry: Entry, captions: Mapping[str, "Written"]) -> None:
+    def add(self, entry: Entry, found: Mapping[str, "Written"]) -> None:
         """Takes in a finished run.
 
         Args:
             entry: The run.
-            captions: What it wrote, by split.
+            found: What it wrote, by split.
 
         Raises:
             OSError: It could not be written.
         """
-        for split, written in captions.items():
-            path = self._captions(entry.key, split)
+        for split, written in found.items():
+            path = self._file(entry.key, split)
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(asdict(written), ensure_ascii=False)
-            # Without a time in the header equal captions make equal files.
+            # Without a time in the header equal texts make equal files.
             write_bytes(path, gzip.compress(text.encode(), mtime=0))
         append_line(self._path, json.dumps(asdict(entry), sort_keys=True))
         self._entries[entry.key] = entry
 
-    def captions(self, key: str, split: str) -> "Written":
+    def written(self, key: str, split: str) -> "Written":
         """What a run wrote on a split.
 
         Raises:
             ValueError: The file is missing or damaged.
         """
-        path = self._captions(key, split)
+        path = self._file(key, split)
         try:
             return Written(**json.loads(gzip.decompress(path.read_bytes())))
         except (OSError, EOFError, ValueError, TypeError) as error:
             raise ValueError(f"{path}: damaged or missing: {error}") from error
 
-    def _captions(self, key: str, split: str) -> Path:
-        return self.folder / _CAPTIONS / f"{key}-{split}.json.gz"
+    def _file(self, key: str, split: str) -> Path:
+        return self.folder / _WRITTEN / f"{key}-{split}.json.gz"
 
 
 @dataclass(frozen=True)
@@ -143,10 +146,11 @@ class Written:
     """What a run wrote on a split."""
 
     ids: Sequence[str]
-    """The images."""
+    """The images, sentences or questions."""
 
-    captions: Sequence[str]
-    """Of each."""
+    texts: Sequence[str]
+    """What it wrote of each."""
 
-    cider: Sequence[float]
-    """Of each."""
+    scores: Sequence[Sequence[float]]
+    """What the main metric counts in each; their sums decide it. A metric that is a mean counts one
+    number, its own value."""

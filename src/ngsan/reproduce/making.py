@@ -1,15 +1,32 @@
 """Makes the runs of a table that are not finished, one after the other or some at a time."""
 
 import multiprocessing
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from types import FrameType
+
+import torch
 
 from ngsan.reproduce.ledger import Entry, Ledger, Written
 from ngsan.reproduce.runs import Wanted, add_all, make_run
 from ngsan.train.log import Entry as LogEntry
+from ngsan.train.run import InterruptedRunError
 
 Found = list[tuple[Entry, dict[str, Written]]]
+
+_FAILURES = (ValueError, OSError, RuntimeError)
+"""What may be wrong with a single run."""
+
+_ORPHAN_SECONDS = 5.0
+"""How long a process has to save its state when the one that started it has gone."""
 
 
 def make_runs(
@@ -23,6 +40,8 @@ def make_runs(
 ) -> None:
     """Makes the runs that the ledger lacks, and enters each when it is finished.
 
+    A run that fails does not keep the others from being made.
+
     Args:
         wanted: The runs of a table.
         ledger: Where they are entered.
@@ -32,27 +51,127 @@ def make_runs(
         on_run: Told of every run that is finished, and how many are, of how many.
 
     Raises:
-        ValueError: A run failed; the others that were finished are in the ledger.
+        ValueError: Runs failed; all others are in the ledger.
     """
     if jobs < 1:
         raise ValueError(f"jobs: {jobs} must be at least 1")
     missing = list({run.key: run for run in wanted if run.key not in ledger}.values())
+    failed: list[tuple[Wanted, BaseException]] = []
+    done = 0
+
+    def enter(run: Wanted, found: Found) -> None:
+        nonlocal done
+        add_all(ledger, found)
+        done += 1
+        on_run(run, done, len(missing))
+
     if jobs == 1:
-        for number, run in enumerate(missing, start=1):
-            add_all(ledger, make_run(run, ledger.folder, listen=listen, keep=keep))
-            on_run(run, number, len(missing))
-        return
+        for run in missing:
+            try:
+                found = make_run(run, ledger.folder, listen=listen, keep=keep)
+            except _FAILURES as error:
+                failed.append((run, error))
+            else:
+                enter(run, found)
+    else:
+        with _ended_together():
+            for run, future in _made_apart(missing, ledger.folder, jobs, keep=keep):
+                problem = future.exception()
+                if isinstance(problem, InterruptedRunError):
+                    raise problem
+                if problem is None:
+                    enter(run, future.result())
+                else:
+                    failed.append((run, problem))
+    for _, problem in failed:
+        if not isinstance(problem, _FAILURES):
+            raise problem
+    if failed:
+        raise ValueError(_told(failed, len(missing)))
+
+
+def _made_apart(
+    runs: Sequence[Wanted], folder: Path, jobs: int, *, keep: bool
+) -> Iterator[tuple[Wanted, "Future[Found]"]]:
+    """Makes runs in processes of their own, and gives each when it is over.
+
+    Every process has an executor of its own: one that dies takes no other run with it.
+    """
+    # What a process may use without the others: torch would take all cores for each.
+    threads = max(1, torch.get_num_threads() // jobs)
+    left = list(reversed(runs))
+    idle = [_start_worker(threads) for _ in range(min(jobs, len(runs)))]
+    busy: dict[Future[Found], tuple[Wanted, ProcessPoolExecutor]] = {}
+    while left or busy:
+        while left and idle:
+            run, worker = left.pop(), idle.pop()
+            busy[worker.submit(_make, run, folder, keep)] = run, worker
+        over, _ = wait(busy, return_when=FIRST_COMPLETED)
+        for future in over:
+            run, worker = busy.pop(future)
+            if isinstance(future.exception(), BrokenProcessPool):
+                worker.shutdown()
+                worker = _start_worker(threads)
+            idle.append(worker)
+            yield run, future
+    for worker in idle:
+        worker.shutdown()
+
+
+def _start_worker(threads: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        made = {pool.submit(_make, run, ledger.folder, keep): run for run in missing}
-        try:
-            for number, future in enumerate(as_completed(made), start=1):
-                add_all(ledger, future.result())
-                on_run(made[future], number, len(missing))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(threads,))
+
+
+def _begin(threads: int) -> None:
+    """What a process does first: takes its share of the cores, and looks after its parent."""
+    torch.set_num_threads(threads)
+    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ.setdefault(name, str(threads))  # for processes that this one starts
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)  # a run saves its state
+    time.sleep(_ORPHAN_SECONDS)
+    os._exit(1)
+
+
+@contextmanager
+def _ended_together() -> Iterator[None]:
+    """When this process is stopped, the runs save their states and end, too."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if is_main else None
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _make(run: Wanted, folder: Path, keep: bool) -> Found:
     return make_run(run, folder, keep=keep)
+
+
+def _told(failed: Sequence[tuple[Wanted, BaseException]], of: int) -> str:
+    lines = []
+    for run, error in failed:
+        reason = str(error)
+        if isinstance(error, BrokenProcessPool):
+            reason = "its process was killed, perhaps for want of memory"
+        lines.append(f"\n  {run.label}, seed {run.config.seed}: {reason}")
+    return (
+        f"{len(failed)} of {of} runs failed; the others are in the ledger, and what was saved of "
+        f"these goes on when the command is run again:{''.join(lines)}"
+    )

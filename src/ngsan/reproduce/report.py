@@ -43,14 +43,15 @@ class Line:
     parameters: int
     seeds: tuple[int, ...]
     cells: Mapping[str, Cell]
-    over_images: float | None
-    """Chance of such a difference of CIDEr from the first row, by images; None for the first."""
+    over_units: float | None
+    """Chance of such a difference of the main metric from the row that all are compared with, by
+    images, sentences or questions; None for that row itself."""
 
     over_seeds: float | None
     """The same by seeds; None with fewer than two."""
 
     curves: tuple[tuple[float, ...], ...]
-    """CIDEr on the validation split by epoch, of each seed."""
+    """The main metric on the validation split by epoch, of each seed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,19 @@ class Report:
 
     table: Table
     split: str
+    unit: str
+    """What metrics are taken over, such as images."""
+
+    metrics: tuple[str, ...]
+    """Those of the table that the data have."""
+
+    base: str
+    """The row that the others are compared with."""
+
     lines: tuple[Line, ...]
+    baselines: Mapping[str, Mapping[str, float]]
+    """Scores, by name, of what costs no run, by its label."""
+
     missing: int
     """Runs that are not finished."""
 
@@ -72,63 +85,88 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
         wanted: Its runs.
         ledger: Those that are finished.
     """
-    split = wanted[0].config.data.validation if table.split == "val" else table.split
-    papers = {row.label: row.paper for row in table.rows}
+    task, config = wanted[0].task, wanted[0].config
+    finished = [run for run in wanted if run.key in ledger]
+    split = config.data.validation
+    if table.split != "val" and any(table.split in ledger[run.key].metrics for run in finished):
+        split = table.split
     found: dict[str, list[Entry]] = {}
-    for run in wanted:
-        if run.key in ledger and split in ledger[run.key].metrics:
+    for run in finished:
+        if split in ledger[run.key].metrics:
             found.setdefault(run.label, []).append(ledger[run.key])
-    per_image = {
-        label: np.mean([ledger.captions(entry.key, split).cider for entry in entries], axis=0)
-        for label, entries in found.items()
+    labels = [row.label for row in table.rows if row.label in found]
+    base = table.compared_with if table.compared_with in found else next(iter(labels), "")
+    counts = {
+        label: np.mean([ledger.written(entry.key, split).scores for entry in found[label]], axis=0)
+        for label in labels
     }
-    first = next((row.label for row in table.rows if row.label in found), "")
+    metrics = tuple(
+        metric
+        for metric in table.metrics
+        if all(metric in entry.metrics[split] for entries in found.values() for entry in entries)
+    )
+    papers = {row.label: row.paper for row in table.rows}
     lines = []
-    for label in (row.label for row in table.rows if row.label in found):
-        entries = found[label]
-        cells = {}
-        for metric in table.metrics:
-            values = tuple(entry.metrics[split][metric] for entry in entries)
-            mean, deviation = mean_and_deviation(values)
-            cells[metric] = Cell(values, mean, deviation, papers[label].get(metric))
-        alone = label == first
+    for label in labels:
+        alone = label == base
+        mine, its = (_values(found[name], split, table.metric) for name in (label, base))
         lines.append(
             Line(
                 label=label,
-                parameters=entries[0].parameters,
-                seeds=tuple(entry.seed for entry in entries),
-                cells=cells,
-                over_images=None if alone else paired(per_image[label], per_image[first]),
-                over_seeds=None
-                if alone
-                else welch(cells["CIDEr"].values, _values(found[first], split)),
-                curves=tuple(tuple(entry.curve) for entry in entries),
+                parameters=found[label][0].parameters,
+                seeds=tuple(entry.seed for entry in found[label]),
+                cells={
+                    metric: _cell(_values(found[label], split, metric), papers[label].get(metric))
+                    for metric in metrics
+                },
+                over_units=None if alone else paired(counts[label], counts[base], task.score),
+                over_seeds=None if alone else welch(mine, its),
+                curves=tuple(tuple(entry.curve) for entry in found[label]),
             )
         )
-    missing = sum(run.key not in ledger for run in wanted)
-    return Report(table, split, tuple(lines), missing)
+    return Report(
+        table=table,
+        split=split,
+        unit=task.unit,
+        metrics=metrics,
+        base=base,
+        lines=tuple(lines),
+        baselines=task.baselines(config, split) if lines else {},
+        missing=len(wanted) - len(finished),
+    )
 
 
-def _values(entries: Sequence[Entry], split: str) -> list[float]:
-    return [entry.metrics[split]["CIDEr"] for entry in entries]
+def _cell(values: Sequence[float], paper: float | None) -> Cell:
+    mean, deviation = mean_and_deviation(values)
+    return Cell(tuple(values), mean, deviation, paper)
+
+
+def _values(entries: Sequence[Entry], split: str, metric: str) -> list[float]:
+    return [entry.metrics[split][metric] for entry in entries]
 
 
 def header(report: Report) -> list[str]:
     """The heads of the columns."""
-    paper = ["CIDEr, paper"] if _has_paper(report) else []
-    return ["", "M", "seeds", *report.table.metrics, *paper, "p, images", "p, seeds"]
+    paper = [f"{report.table.metric}, paper"] if _has_paper(report) else []
+    return ["", "M", "seeds", *report.metrics, *paper, f"p, {report.unit}", "p, seeds"]
 
 
 def rows(report: Report) -> list[list[str]]:
     """The cells of the table as people read them."""
-    return [
+    main, has_paper = report.table.metric, _has_paper(report)
+    without = [""] * (3 if has_paper else 2)
+    priors = [
+        [label, "", "", *(_optional(scores.get(name), ".1f") for name in report.metrics), *without]
+        for label, scores in report.baselines.items()
+    ]
+    return priors + [
         [
             line.label,
             f"{line.parameters / 1e6:.1f}",
             str(len(line.seeds)),
-            *(line.cells[metric].text() for metric in report.table.metrics),
-            *([_optional(line.cells["CIDEr"].paper, ".1f")] if _has_paper(report) else []),
-            _optional(line.over_images, ".4f"),
+            *(line.cells[metric].text() for metric in report.metrics),
+            *([_optional(line.cells[main].paper, ".1f")] if has_paper else []),
+            _optional(line.over_units, ".4f"),
             _optional(line.over_seeds, ".3f"),
         ]
         for line in report.lines
@@ -137,14 +175,14 @@ def rows(report: Report) -> list[list[str]]:
 
 def to_markdown(report: Report) -> str:
     """The table as Markdown, with what it shows above it."""
-    heads = header(report)
-    where = f"{report.table.place} of the paper, {report.split} split, after {report.table.phase}"
+    heads, table = header(report), report.table
+    where = f"{table.place} of the paper, {report.split} split, after {table.phase}"
     lines = [
-        f"### {report.table.title}",
+        f"### {table.title}",
         "",
         f"{where}. Means over the seeds ± standard deviation; M: millions of parameters; p: chance "
-        "of such a difference of CIDEr from the first row if there were none, by images and by "
-        "seeds.",
+        f"of such a difference of {table.metric} from {report.base} if there were none, by "
+        f"{report.unit} and by seeds.",
         "",
         f"| {' | '.join(heads)} |",
         f"|{'---|' * len(heads)}",
@@ -160,12 +198,16 @@ def to_csv(report: Report) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "parameters", "seed", "split", "phase", "metric", "value", "paper"])
+    for label, scores in report.baselines.items():
+        for metric in report.metrics:
+            about = (label, "", "", report.split, "")
+            writer.writerow([*about, metric, scores.get(metric, ""), ""])
     for line in report.lines:
         for metric, cell in line.cells.items():
             paper = "" if cell.paper is None else cell.paper
             for seed, value in zip(line.seeds, cell.values, strict=True):
-                about = (line.label, line.parameters, seed, report.split, report.table.phase)
-                writer.writerow([*about, metric, value, paper])
+                about_it = (line.label, line.parameters, seed, report.split, report.table.phase)
+                writer.writerow([*about_it, metric, value, paper])
     return text.getvalue()
 
 

@@ -4,34 +4,22 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ngsan import __version__
-from ngsan.config import CaptionerConfig, TrainConfig, from_dict
-from ngsan.data.dataset import CaptionDataset
-from ngsan.evaluate import caption_images, score_results
-from ngsan.metrics.bleu import Bleu
-from ngsan.metrics.cider import Cider
-from ngsan.metrics.meteor import Meteor
-from ngsan.metrics.metric import Metric
-from ngsan.metrics.rouge import RougeL
-from ngsan.models.saved import load_captioner
-from ngsan.plots import read_curve
-from ngsan.predict import Predictor, best_device
+from ngsan.config import from_dict
 from ngsan.reproduce.ledger import Entry, Ledger, Written, run_key
-from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL, Row, Table
+from ngsan.reproduce.tables import Row, Table
+from ngsan.reproduce.task import TableTask
+from ngsan.reproduce.tasks import TASKS
 from ngsan.train.log import Entry as LogEntry
+from ngsan.train.progress import SettingsError
 from ngsan.train.run import train
 
 RUNS = "runs"
 """Where runs have their folders, which are removed when they are finished."""
-
-METRICS: tuple[Metric, ...] = (Bleu(), Meteor(), RougeL(), Cider())
-
-_INDIFFERENT = ("data.folder", "vision", "validation.batch_size", "machine", "initial")
-"""Keys of a run that decide nothing here."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +32,22 @@ class Wanted:
     phase: str
     """After which phase it is measured."""
 
-    config: TrainConfig
+    metric: str
+    """What the table compares its rows by."""
+
+    config: Any
     """All of it."""
 
     data: dict[str, str]
-    """Signatures of what is learned from."""
+    """What is learned from, the same on every machine."""
+
+    content: dict[str, str] = field(default_factory=dict)
+    """Signatures of the same, to the byte."""
+
+    @property
+    def task(self) -> TableTask:
+        """What is learned."""
+        return TASKS[self.config.task]
 
     @property
     def key(self) -> str:
@@ -62,26 +61,24 @@ class Wanted:
     def settings(self, phase: str) -> dict[str, Any]:
         """All of the configuration that decides the result after a phase."""
         values = dataclasses.asdict(self.config)
-        for key in _INDIFFERENT:
+        for key in self.task.free(phase):
             *sections, last = key.split(".")
             inner = values
             for section in sections:
                 inner = inner[section]
             del inner[last]
-        if phase == CROSS_ENTROPY:
-            del values["self_critical"]
         made: dict[str, Any] = json.loads(json.dumps(values))
         return made
 
 
 def wanted_runs(
-    table: Table, base: TrainConfig, seeds: Sequence[int], rows: Sequence[str] | None = None
+    table: Table, base: Any, seeds: Sequence[int], rows: Sequence[str] | None = None
 ) -> list[Wanted]:
     """The runs of a table, seed by seed, so that a first seed of all rows is done first.
 
     Args:
         table: The table.
-        base: What the rows change.
+        base: What the rows change, such as the table's recipe with a folder of data.
         seeds: Of the runs.
         rows: Labels of the rows to make; None for all.
 
@@ -93,40 +90,26 @@ def wanted_runs(
     if unknown:
         known = ", ".join(repr(row.label) for row in table.rows)
         raise ValueError(f"table {table.name} has no row {min(unknown)!r}; its rows are {known}")
-    if table.phase == SELF_CRITICAL and not base.self_critical.epochs:
-        raise ValueError(
-            f"self_critical.epochs: 0 leaves out what table {table.name} measures; give 1 or more"
-        )
-    base, data = fit_to_data(base)
+    task = TASKS[base.task]
+    fitted = task.fit(task.until(base, table.phase))
     return [
-        Wanted(row.label, table.phase, run_of(row, base, table.phase, seed), data)
+        Wanted(
+            row.label,
+            table.phase,
+            table.metric,
+            run_of(row, fitted.config, seed),
+            fitted.data,
+            fitted.content,
+        )
         for seed in seeds
         for row in chosen
     ]
 
 
-def fit_to_data(base: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:
-    """Gives a run the sizes of its data, and tells the data's signatures."""
-    learned, validated = (
-        CaptionDataset(base.data.folder, split, longest=base.data.longest)
-        for split in (base.data.train, base.data.validation)
-    )
-    model = dataclasses.replace(
-        base.model,
-        vocab_size=len(learned.vocabulary),
-        feature_dim=learned.store.feature_dim,
-    )
-    signatures = {"train": learned.signature, "validation": validated.signature}
-    return dataclasses.replace(base, model=model), signatures
-
-
-def run_of(row: Row, base: TrainConfig, phase: str, seed: int) -> TrainConfig:
+def run_of(row: Row, base: Any, seed: int) -> Any:
     """The run of a row."""
-    model = from_dict(CaptionerConfig, {**dataclasses.asdict(base.model), **row.model})
-    critical = base.self_critical
-    if phase == CROSS_ENTROPY:
-        critical = dataclasses.replace(critical, epochs=0)
-    return dataclasses.replace(base, model=model, self_critical=critical, seed=seed)
+    model = from_dict(type(base.model), {**dataclasses.asdict(base.model), **row.model})
+    return dataclasses.replace(base, model=model, seed=seed)
 
 
 def make_run(
@@ -148,13 +131,15 @@ def make_run(
         What belongs into the ledger, for each phase: the entry, and what was written by split.
     """
     output = Path(folder) / RUNS / wanted.key
-    train(wanted.config, output, resume=output.exists(), listen=listen)
-    about = _about(output)
-    phases = (CROSS_ENTROPY, SELF_CRITICAL)
-    found = []
-    for phase in phases:
-        if (output / phase).is_dir():
-            found.append(_measured(wanted, output, phase, about))
+    try:
+        train(wanted.config, output, resume=output.exists(), listen=listen)
+    except SettingsError:
+        # It was begun with other bytes of the same data, or in another precision.
+        shutil.rmtree(output)
+        train(wanted.config, output, listen=listen)
+    log = _read_log(output)
+    done = [phase for phase in wanted.task.phases if (output / phase).is_dir()]
+    found = [_measured(wanted, output, phase, log) for phase in done]
     if not keep:
         shutil.rmtree(output)
     return found
@@ -162,78 +147,52 @@ def make_run(
 
 def add_all(ledger: Ledger, found: Sequence[tuple[Entry, dict[str, Written]]]) -> None:
     """Takes measured phases into a ledger."""
-    for entry, captions in found:
+    for entry, written in found:
         if entry.key not in ledger:
-            ledger.add(entry, captions)
+            ledger.add(entry, written)
 
 
 def _measured(
-    wanted: Wanted, output: Path, phase: str, about: dict[str, Any]
+    wanted: Wanted, output: Path, phase: str, log: Sequence[LogEntry]
 ) -> tuple[Entry, dict[str, Written]]:
     config = wanted.config
-    captioner, _, vocabulary = load_captioner(output / phase)
-    device = best_device() if config.machine.device == "auto" else config.machine.device
-    predictor = Predictor(captioner.to(device), vocabulary)
-    metrics, written = {}, {}
-    for split in _splits(config):
-        dataset = CaptionDataset(config.data.folder, split, longest=config.data.longest)
-        references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
-        captions = caption_images(
-            predictor,
-            dataset.store,  # type: ignore[arg-type]
-            dataset.ids,
-            decoding=config.validation.decoding,
-            batch_size=config.validation.batch_size,
-        )
-        texts = {image: best.text for image, (best, *_) in captions.items()}
-        scores = score_results(texts, references, METRICS)
-        metrics[split] = {name: round(value, 4) for name, value in scores.values.items()}
-        cider = [round(float(value), 3) for value in scores.per_image["CIDEr"]]
-        written[split] = Written(list(scores.ids), [texts[image] for image in scores.ids], cider)
-    epochs = config.cross_entropy.epochs
-    curve = read_curve(output / "log.jsonl", "CIDEr", "").values
+    measured = wanted.task.measure(config, output / phase)
+    start = next(entry for entry in log if entry["event"] == "start")
+    end = next(entry for entry in log if entry["event"] == "end")
+    settings = wanted.settings(phase)
     entry = Entry(
         key=wanted.key_after(phase),
-        model=dataclasses.asdict(config.model),
+        model=settings.pop("model"),
         phase=phase,
-        seed=config.seed,
-        settings={
-            key: value
-            for key, value in wanted.settings(phase).items()
-            if key not in ("model", "seed")
-        },
+        seed=settings.pop("seed"),
+        settings=settings,
         data=wanted.data,
-        parameters=about["parameters"],
-        metrics=metrics,
-        curve=list(curve[:epochs] if phase == CROSS_ENTROPY else curve),
-        seconds=round(about["seconds"], 1),
-        device=about["device"],
+        parameters=start["parameters"],
+        metrics={
+            split: {name: round(value, 4) for name, value in found.metrics.items()}
+            for split, found in measured.items()
+        },
+        curve=_curve(wanted, phase, log),
+        seconds=round(end["seconds"], 1),
+        device=start["device"],
         version=__version__,
+        content=wanted.content,
     )
-    return entry, written
+    return entry, {split: found.written for split, found in measured.items()}
 
 
-def _without_model(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in ("model", "seed")}
-
-
-def _splits(config: TrainConfig) -> list[str]:
-    """What runs are measured on: the validation split, and the test split if there is one."""
-    splits = [config.data.validation]
-    try:
-        CaptionDataset(config.data.folder, "test", longest=config.data.longest)
-    except ValueError:
-        return splits
-    return [*splits, "test"]
-
-
-def _about(output: Path) -> dict[str, Any]:
-    """What the log of a run says of it."""
-    entries = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    start = next(entry for entry in entries if entry["event"] == "start")
-    end = next(entry for entry in entries if entry["event"] == "end")
-    return {
-        "parameters": start["parameters"],
-        "device": start["device"],
-        "seconds": end["seconds"],
+def _curve(wanted: Wanted, phase: str, log: Sequence[LogEntry]) -> list[float]:
+    """The main metric by epoch, up to the end of a phase."""
+    phases = wanted.task.phases
+    so_far = phases[: phases.index(phase) + 1]
+    # An epoch that was logged twice, as after a kill, counts as it was logged last.
+    values = {
+        entry["epoch"]: entry["metrics"][wanted.metric]
+        for entry in log
+        if entry["event"] == "epoch" and entry["phase"] in so_far
     }
+    return [values[epoch] for epoch in sorted(values)]
+
+
+def _read_log(output: Path) -> list[LogEntry]:
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]

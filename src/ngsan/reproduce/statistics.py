@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from ngsan.metrics.bootstrap import Floats, Score, compare
 
 RESAMPLES = 10_000
 
@@ -59,23 +60,22 @@ def student_tail(t: float, freedom: float) -> float:
     return area * math.exp(log_scale)
 
 
-def paired(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> float:
-    """A paired test over images: the chance of such a difference if both were alike.
+def sum_of_first(totals: Floats) -> Floats:
+    """The score (..., 1) of a metric that is a mean, but for the number of what it is taken of."""
+    return totals[..., :1]
 
-    Whoever wrote the better caption of an image is drawn by a coin again and again.
+
+def paired(first: Floats, second: Floats, score: Score = sum_of_first, seed: int = 0) -> float:
+    """A paired test: the chance of such a difference if both were alike.
+
+    Whoever wrote which of the two texts of an image, sentence or question is drawn by a coin again
+    and again, and the score of the whole set is taken each time.
 
     Args:
-        first: (images,) scores of one model, averaged over its seeds.
-        second: Of the other, of the same images.
+        first: (I, K) what the score counts in each, of one model, averaged over its seeds.
+        second: Of the other, of the same images, sentences or questions.
+        score: From sums (..., K) to scores (..., 1).
         seed: Of the coin.
     """
-    difference = first - second
-    observed = abs(difference.mean())
-    random = np.random.default_rng(seed)
-    as_far = 0
-    chunk = 500
-    for _ in range(0, RESAMPLES, chunk):
-        signs = random.integers(0, 2, (chunk, len(difference)), dtype=np.int8) * 2 - 1
-        means = np.abs(signs @ difference) / len(difference)
-        as_far += int((means >= observed - 1e-12).sum())
-    return (as_far + 1) / (RESAMPLES + 1)
+    (found,) = compare([first], [second], [score], resamples=RESAMPLES, seed=seed)
+    return float(found.p[0])

@@ -1,13 +1,16 @@
 """What is in the paper's tables: rows of runs, and the paper's own values where we know them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ngsan.config import MODELS
+from ngsan.config import MODELS, reproduction_run, video_run
+from ngsan.config.answering import ANSWERERS, AnswerRun
+from ngsan.config.translation import TRANSLATORS, multi30k_run
 
 CROSS_ENTROPY = "cross-entropy"
 SELF_CRITICAL = "self-critical"
+ANSWERING = "answering"
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 """What a table shows unless it says otherwise."""
@@ -21,7 +24,7 @@ class Row:
     """As the table calls it."""
 
     model: Mapping[str, Any]
-    """Keys of `CaptionerConfig` that differ from the base."""
+    """Keys of the model's configuration that differ from the recipe's."""
 
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's values by metric, those that we know."""
@@ -41,22 +44,41 @@ class Table:
     """Where the paper has it."""
 
     rows: tuple[Row, ...]
-    """The models; the first is what the others are compared with."""
+    """The models."""
+
+    compared_with: str = ""
+    """The row that the others are compared with; empty for the first."""
+
+    recipe: Callable[[], Any] = reproduction_run
+    """The run that the rows change; its key `task` says what is learned."""
+
+    metric: str = "CIDEr"
+    """What rows are compared by."""
 
     phase: str = CROSS_ENTROPY
     """After which phase models are measured."""
 
     split: str = "val"
-    """On what they are measured: figures that serve to choose come from the validation split."""
+    """On what they are measured: figures that serve to choose come from the validation split. Data
+    without a test split give those of the validation split."""
 
     metrics: tuple[str, ...] = CAPTION_METRICS
     """What is shown."""
 
     def __post_init__(self) -> None:
-        """Checks that no two rows have one label."""
+        """Checks the labels and the metric."""
         labels = [row.label for row in self.rows]
         if len(set(labels)) < len(labels):
             raise ValueError(f"table {self.name}: two rows have the same label")
+        if self.compared_with and self.compared_with not in labels:
+            raise ValueError(f"table {self.name}: there is no row {self.compared_with!r}")
+        if self.metric not in self.metrics:
+            raise ValueError(f"table {self.name}: {self.metric} is not among its metrics")
+
+    @property
+    def task(self) -> str:
+        """What is learned."""
+        return str(self.recipe().task)
 
 
 def _named(model: str, **more: Any) -> dict[str, Any]:
@@ -142,6 +164,46 @@ TABLES: dict[str, Table] = {
             "One-layer SAN and N-SAN by epoch",
             "Figure 3",
             tuple(Row(label, _named(_MODELS[label], layers=1)) for label in ("SAN", "N-SAN")),
+        ),
+        Table(
+            "video",
+            "Captions of clips",
+            "Extension section",
+            (
+                Row("Transformer", {"norm": "none"}),
+                Row("Transformer + NSA", {"norm": "instance"}),
+            ),
+            recipe=video_run,
+            split="test",
+        ),
+        Table(
+            "translation",
+            "Translation",
+            "Extension section",
+            (
+                Row("Transformer", TRANSLATORS["transformer"]),
+                Row("Transformer + NSA", TRANSLATORS["transformer-nsa"]),
+            ),
+            recipe=multi30k_run,
+            split="test",
+            metrics=("BLEU", "tokenised BLEU"),
+            metric="BLEU",
+        ),
+        Table(
+            "vqa",
+            "Answers to questions about images",
+            "Extension section",
+            (
+                Row("question only", ANSWERERS["question-only"]),
+                Row("MCAN", ANSWERERS["mcan"]),
+                Row("MCAN + GSA", ANSWERERS["mcan-gsa"]),
+            ),
+            compared_with="MCAN",
+            recipe=AnswerRun,
+            phase=ANSWERING,
+            split="test",
+            metrics=("accuracy", "yes/no", "number", "other"),
+            metric="accuracy",
         ),
     )
 }

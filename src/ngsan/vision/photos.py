@@ -36,7 +36,7 @@ class CellStore:
         """Takes the pictures and what will make cells of them."""
         self.pictures, self.folder = pictures, pictures.folder
         self.size, self.feature_dim, self._cells = backbone.size, backbone.channels, backbone.cells
-        self.signature = f"{pictures.signature}-{self.size}"
+        self.signature = self.source = f"{pictures.signature}-{self.size}"
 
     def __contains__(self, image: str) -> bool:
         """Whether there is a picture of an image."""

@@ -1,0 +1,145 @@
+"""Tables of answers to questions about images."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ngsan.config.answering import AnswerRun
+from ngsan.data.question_set import QuestionSet
+from ngsan.data.questions import Question, read_questions
+from ngsan.data.store import FeatureStore
+from ngsan.metrics.bootstrap import Floats
+from ngsan.metrics.vqa import VqaScores, score_answers
+from ngsan.models.saved_answerer import load_answerer
+from ngsan.predict import best_device
+from ngsan.reproduce.ledger import Written
+from ngsan.reproduce.statistics import sum_of_first
+from ngsan.reproduce.tables import ANSWERING
+from ngsan.reproduce.task import Fitted, Measured
+from ngsan.text.answers import graded_answers
+from ngsan.train.answer_validation import best_answers
+
+
+class Answering:
+    """Learning to answer questions about images."""
+
+    phases: Sequence[str] = (ANSWERING,)
+    unit = "questions"
+
+    def free(self, phase: str) -> Sequence[str]:
+        """See `TableTask.free`."""
+        return ("data.folder", "validation.batch_size", "machine")
+
+    def fit(self, config: AnswerRun) -> Fitted:
+        """See `TableTask.fit`.
+
+        The sizes are not given to the run: a model without regions has others, and all of them
+        follow from the data.
+        """
+        learned, validated = (
+            QuestionSet(
+                config.data.folder,
+                split,
+                longest=config.model.longest,
+                skip_missing=config.data.skip_missing,
+            )
+            for split in (config.data.train, config.data.validation)
+        )
+        return Fitted(
+            config,
+            {"train": learned.origin, "validation": validated.origin},
+            {"train": learned.signature, "validation": validated.signature},
+        )
+
+    def until(self, config: AnswerRun, phase: str) -> AnswerRun:
+        """See `TableTask.until`; there is one phase."""
+        return config
+
+    def measure(self, config: AnswerRun, folder: Path) -> dict[str, Measured]:
+        """See `TableTask.measure`."""
+        saved, device = load_answerer(folder), best_device(config.machine.device)
+        model = saved.answerer.to(device)
+        found = {}
+        for split in _splits(config):
+            questions = QuestionSet(
+                config.data.folder,
+                split,
+                longest=saved.config.longest,
+                regions=saved.config.regions != "none",
+                words=saved.words,
+                answers=saved.answers,
+                skip_missing=config.data.skip_missing,
+            )
+            places = np.arange(len(questions))
+            if questions.store is None and config.data.skip_missing:
+                # A model that sees nothing is asked what the others are asked.
+                store = FeatureStore(config.data.folder)
+                seen = [question.image in store for question in questions.questions]
+                places = np.flatnonzero(seen)
+            batch = config.validation.batch_size
+            given = best_answers(model, questions, questions, places, device, batch_size=batch)
+            asked = {question.id: question for question in questions.questions}
+            scores = score_answers(given, {name: asked[name] for name in given})
+            single = [[100 * scores.single[name]] for name in given]
+            found[split] = Measured(
+                _percent(scores), Written(list(given), list(given.values()), single)
+            )
+        return found
+
+    def score(self, totals: Floats) -> Floats:
+        """See `TableTask.score`; accuracy is a mean over the questions."""
+        return sum_of_first(totals)
+
+    def baselines(self, config: AnswerRun, split: str) -> Mapping[str, Mapping[str, float]]:
+        """See `TableTask.baselines`: the answer priors."""
+        questions = [*read_questions(config.data.folder)]
+        learned = [asked for asked in questions if asked.split == config.data.train]
+        asked = {question.id: question for question in questions if question.split == split}
+        if config.data.skip_missing:
+            store = FeatureStore(config.data.folder)
+            asked = {name: question for name, question in asked.items() if question.image in store}
+        return {
+            label: _percent(score_answers(given, asked))
+            for label, given in answer_priors(learned, asked).items()
+        }
+
+
+def answer_priors(
+    learned: Sequence[Question], asked: Mapping[str, Question]
+) -> dict[str, dict[str, str]]:
+    """Answers without a look at the image: the most frequent of all, and of the question's type.
+
+    Args:
+        learned: Questions with their answers; each counts for its best one.
+        asked: What is to be answered, by id.
+
+    Returns:
+        Answers by id, by the prior's label.
+    """
+    overall: Counter[str] = Counter()
+    by_type: dict[str, Counter[str]] = defaultdict(Counter)
+    for question in learned:
+        best = next(iter(graded_answers(question.answers)))
+        overall[best] += 1
+        by_type[question.question_type][best] += 1
+    first = overall.most_common(1)[0][0]
+    kinds = {kind: counts.most_common(1)[0][0] for kind, counts in by_type.items()}
+    return {
+        f'prior: "{first}"': dict.fromkeys(asked, first),
+        "prior by question type": {
+            name: kinds.get(question.question_type, first) for name, question in asked.items()
+        },
+    }
+
+
+def _percent(scores: VqaScores) -> dict[str, float]:
+    found = {"accuracy": scores.overall, **dict(sorted(scores.by_answer_type.items()))}
+    return {name: 100 * value for name, value in found.items() if name}
+
+
+def _splits(config: AnswerRun) -> list[str]:
+    known = {question.split for question in read_questions(config.data.folder) if question.answers}
+    more = ["test"] if "test" in known and config.data.validation != "test" else []
+    return [config.data.validation, *more]

@@ -1,0 +1,105 @@
+"""Tables of captions, of images and of clips."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ngsan.config import TrainConfig
+from ngsan.data.captions import read_captions
+from ngsan.data.dataset import CaptionDataset
+from ngsan.evaluate import caption_images, score_results
+from ngsan.metrics.bleu import Bleu
+from ngsan.metrics.bootstrap import Floats
+from ngsan.metrics.cider import Cider
+from ngsan.metrics.meteor import Meteor
+from ngsan.metrics.metric import Metric
+from ngsan.metrics.rouge import RougeL
+from ngsan.models.saved import load_captioner
+from ngsan.predict import Predictor, best_device
+from ngsan.reproduce.ledger import Written
+from ngsan.reproduce.statistics import sum_of_first
+from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL
+from ngsan.reproduce.task import Fitted, Measured
+
+METRICS: tuple[Metric, ...] = (Bleu(), Meteor(), RougeL(), Cider())
+
+
+class Captioning:
+    """Learning to caption images or clips whose features are stored."""
+
+    phases: Sequence[str] = (CROSS_ENTROPY, SELF_CRITICAL)
+    unit = "images"
+
+    def free(self, phase: str) -> Sequence[str]:
+        """See `TableTask.free`."""
+        later = () if phase == SELF_CRITICAL else ("self_critical",)
+        return ("data.folder", "vision", "validation.batch_size", "machine", *later)
+
+    def fit(self, config: TrainConfig) -> Fitted:
+        """See `TableTask.fit`."""
+        learned, validated = (
+            _open(config, split) for split in (config.data.train, config.data.validation)
+        )
+        model = dataclasses.replace(
+            config.model,
+            vocab_size=len(learned.vocabulary),
+            feature_dim=learned.store.feature_dim,
+        )
+        return Fitted(
+            dataclasses.replace(config, model=model),
+            {"train": learned.origin, "validation": validated.origin},
+            {"train": learned.signature, "validation": validated.signature},
+        )
+
+    def until(self, config: TrainConfig, phase: str) -> TrainConfig:
+        """See `TableTask.until`."""
+        if phase == SELF_CRITICAL and not config.self_critical.epochs:
+            raise ValueError(
+                "self_critical.epochs: 0 leaves out what the table measures; give 1 or more"
+            )
+        if phase == SELF_CRITICAL:
+            return config
+        critical = dataclasses.replace(config.self_critical, epochs=0)
+        return dataclasses.replace(config, self_critical=critical)
+
+    def measure(self, config: TrainConfig, folder: Path) -> dict[str, Measured]:
+        """See `TableTask.measure`."""
+        captioner, _, vocabulary = load_captioner(folder)
+        predictor = Predictor(captioner.to(best_device(config.machine.device)), vocabulary)
+        found = {}
+        for split in _splits(config):
+            dataset = _open(config, split)
+            references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+            captions = caption_images(
+                predictor,
+                dataset.store,  # type: ignore[arg-type]
+                dataset.ids,
+                decoding=config.validation.decoding,
+                batch_size=config.validation.batch_size,
+            )
+            texts = {image: best.text for image, (best, *_) in captions.items()}
+            scores = score_results(texts, references, METRICS)
+            cider = [[round(float(value), 3)] for value in scores.per_image["CIDEr"]]
+            written = Written(list(scores.ids), [texts[image] for image in scores.ids], cider)
+            found[split] = Measured(dict(scores.values), written)
+        return found
+
+    def score(self, totals: Floats) -> Floats:
+        """See `TableTask.score`; CIDEr is a mean over the images."""
+        return sum_of_first(totals)
+
+    def baselines(self, config: TrainConfig, split: str) -> Mapping[str, Mapping[str, float]]:
+        """See `TableTask.baselines`; there are none."""
+        return {}
+
+
+def _open(config: TrainConfig, split: str) -> CaptionDataset:
+    data: Any = config.data
+    return CaptionDataset(data.folder, split, longest=data.longest, skip_missing=data.skip_missing)
+
+
+def _splits(config: TrainConfig) -> list[str]:
+    known = {record.split for record in read_captions(config.data.folder)}
+    more = ["test"] if "test" in known and config.data.validation != "test" else []
+    return [config.data.validation, *more]

@@ -1,0 +1,85 @@
+"""What the tables need to know of a task: captions, translations or answers.
+
+All else (the ledger, the making of runs, reports, figures) is the same for all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ngsan.metrics.bootstrap import Floats
+from ngsan.reproduce.ledger import Written
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A run with the sizes of its data, and what the data are."""
+
+    config: Any
+    """The run."""
+
+    data: dict[str, str]
+    """What is learned from, as keys of runs know it: the same on every machine."""
+
+    content: dict[str, str]
+    """Signatures of the same, to the byte."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How good a finished model is on a split."""
+
+    metrics: dict[str, float]
+    """Scores by name."""
+
+    written: Written
+    """What it wrote."""
+
+
+class TableTask(Protocol):
+    """A task that tables are about."""
+
+    phases: Sequence[str]
+    """The phases of its runs, in their order."""
+
+    unit: str
+    """What a metric is taken over: images, sentences or questions."""
+
+    def free(self, phase: str) -> Sequence[str]:
+        """Dotted keys of a run that decide nothing of what is measured after a phase."""
+
+    def fit(self, config: Any) -> Fitted:
+        """Gives a run the sizes of its data.
+
+        Raises:
+            ValueError: There are no such data, or they are damaged.
+        """
+
+    def until(self, config: Any, phase: str) -> Any:
+        """The run, up to a phase.
+
+        Raises:
+            ValueError: It does not have that phase.
+        """
+
+    def measure(self, config: Any, folder: Path) -> dict[str, Measured]:
+        """Measures a finished model by split: validation, and the test split if there is one.
+
+        Args:
+            config: The run.
+            folder: The model's.
+        """
+
+    def score(self, totals: Floats) -> Floats:
+        """The main metric, or what rises with it.
+
+        Args:
+            totals: (..., K) sums, or means, of `Written.scores`.
+
+        Returns:
+            (..., 1)
+        """
+
+    def baselines(self, config: Any, split: str) -> Mapping[str, Mapping[str, float]]:
+        """Scores, by name, of what costs no run, by its label."""
