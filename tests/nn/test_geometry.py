@@ -34,6 +34,34 @@ def test_relative_geometry_of_a_pair_worked_by_hand():
     assert second.tolist() == pytest.approx([math.log(2), 0.0, -math.log(2), math.log(2)])
 
 
+def test_one_added_to_widths_and_heights(make_boxes):
+    """By corners and loops, as the program of the object relation transformer goes about it."""
+    boxes = make_boxes(2, 4)
+    ours = relative_geometry(boxes, plus_one=True)
+    for image, i, j in itertools.product(range(2), range(4), range(4)):
+        (cxi, cyi, wi, hi), (cxj, cyj, wj, hj) = boxes[image, [i, j]].tolist()
+        wide, high = (cxi + wi / 2) - (cxi - wi / 2) + 1, (cyi + hi / 2) - (cyi - hi / 2) + 1
+        expected = [
+            math.log(max(abs(cxi - cxj) / wide, 1e-3)),
+            math.log(max(abs(cyi - cyj) / high, 1e-3)),
+            math.log(wide / (wj + 1)),
+            math.log(high / (hj + 1)),
+        ]
+        assert ours[image, i, j].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_one_added_makes_all_boxes_look_alike(make_boxes):
+    """No box within an image is more than twice as wide as another any more."""
+    small = make_boxes(5, 9) * torch.tensor([1.0, 1.0, 0.05, 0.05])
+    assert relative_geometry(small, plus_one=True)[..., 2:].abs().max() < math.log(2)
+    assert relative_geometry(small)[..., 2:].abs().max() > math.log(2)
+
+
+def test_one_is_not_added_to_pixels(make_boxes):
+    with pytest.raises(ValueError, match=r"1 added .* relative to the image, .* divide by"):
+        relative_geometry(make_boxes(1, 3) * 640, plus_one=True)
+
+
 def test_log_of_zero_is_floored(make_boxes):
     boxes = make_boxes(1, 3)
     boxes[0, 1, 0] = boxes[0, 0, 0]

@@ -50,21 +50,24 @@ def _parts(config: CaptionerConfig) -> Table:
     from torch import nn
 
     from ngsan.models import build_captioner
-    from ngsan.models.captioner import RegionEncoder
+    from ngsan.models.captioner import RegionEncoder, WordDecoder
     from ngsan.models.photo import PhotoEncoder
+    from ngsan.models.recurrent import RecurrentDecoder
 
     captioner = build_captioner(config)
     encoder, parts = captioner.encoder, dict[str, nn.Module]()
     if isinstance(encoder, PhotoEncoder):
         parts["backbone"] = encoder.backbone
         encoder = encoder.regions
+    decoder = captioner.decoder
     assert isinstance(encoder, RegionEncoder)
+    assert isinstance(decoder, WordDecoder | RecurrentDecoder)
     parts |= {
         "feature embedding": encoder.embed,
         "encoder layers": encoder.layers,
-        "word embedding": captioner.decoder.embed,
-        "decoder layers": captioner.decoder.layers,
-        "output": captioner.decoder.output or nn.Identity(),
+        "word embedding": decoder.embed,
+        "decoder layers": decoder.layers if isinstance(decoder, WordDecoder) else decoder.cell,
+        "output": decoder.output or nn.Identity(),
     }
     table = Table("part", title="The configured model")
     table.add_column("parameters", justify="right")

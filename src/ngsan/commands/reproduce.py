@@ -17,8 +17,8 @@ from ngsan.config import run_class
 from ngsan.durable import write_text
 from ngsan.reproduce.tables import TABLES, Row, Table
 
-DESCRIPTION = """Reruns a table or figure of the paper: makes the runs that the ledger lacks, then
-writes the table as Markdown, CSV and a figure. A run that was killed goes on. Runs that two tables
+DESCRIPTION = """Reruns tables or figures of the paper: makes the runs that the ledger lacks, then
+writes each table as Markdown, CSV and a figure. A run that was killed goes on. Runs that two tables
 have in common are made once."""
 
 _WEIGHTS = Table(
@@ -39,9 +39,15 @@ _NAMES = (*TABLES, _WEIGHTS.name, _EXAMPLES)
 def make_parser(name: str = "layers") -> Parser:
     """The command line, of which a table decides what is learned and by which recipe."""
     recipe = _table(name).recipe()
-    parser = config_parser(type(recipe), "reproduce NAME", DESCRIPTION)
+    parser = config_parser(type(recipe), "reproduce NAME [NAME ...]", DESCRIPTION)
     parser.set_defaults(dict(_flat(dataclasses.asdict(recipe))))
-    parser.add_argument("name", metavar="NAME", choices=_NAMES, help=f"one of {', '.join(_NAMES)}")
+    parser.add_argument(
+        "names",
+        metavar="NAME",
+        nargs="+",
+        choices=_NAMES,
+        help=f"of {', '.join(_NAMES)}; several are made together if they are of one task",
+    )
     # Not --data, which is the section of a run.
     parser.add_argument("--to", type=str, default="reproduction", help="the folder of all tables")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row, seeds 0, 1, ...")
@@ -70,7 +76,7 @@ def _table(name: str) -> Table:
 
 
 def reproduce(config: Any, options: Any) -> None:
-    """Makes a table and shows it."""
+    """Makes tables and shows them."""
     from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.runs import wanted_runs
 
@@ -78,26 +84,32 @@ def reproduce(config: Any, options: Any) -> None:
         raise ValueError("data.folder: say which dataset: --data DIR")
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
+    if options.rows and len(options.names) > 1:
+        raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
     ledger = Ledger(options.to)
-    table = _table(options.name)
-    rows = ["SAN", "G-SAN"] if options.name == _EXAMPLES else options.rows
-    seeds = range(1 if options.name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
-    wanted = wanted_runs(table, config, seeds, rows)
+    wanted = {}
+    for name in options.names:
+        rows = ["SAN", "G-SAN"] if name == _EXAMPLES else options.rows
+        seeds = range(1 if name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
+        wanted[name] = wanted_runs(_table(name), config, seeds, rows)
     console = Console()
     if not options.report:
-        _make(wanted, ledger, console, jobs=options.jobs, keep=table is _WEIGHTS)
-    if options.name == _EXAMPLES:
-        _write_examples(wanted, ledger, options, console)
-    elif table is _WEIGHTS:
-        _draw_weights(wanted[0].key, ledger.folder, console)
-    else:
-        _write_table(table, wanted, ledger, console)
+        _make(wanted, ledger, console, jobs=options.jobs)
+    for name, runs in wanted.items():
+        if name == _EXAMPLES:
+            _write_examples(runs, ledger, options, console)
+        elif name == _WEIGHTS.name:
+            _draw_weights(runs[0].key, ledger.folder, console)
+        else:
+            _write_table(_table(name), runs, ledger, console)
 
 
-def _make(wanted: Any, ledger: Any, console: Console, *, jobs: int, keep: bool) -> None:
+def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int) -> None:
     from ngsan.reproduce.making import make_runs
     from ngsan.train.run import InterruptedRunError
 
+    keep = {run.key for run in wanted.get(_WEIGHTS.name, ())}
+    runs = [run for table in wanted.values() for run in table]
     try:
         with TrainView(console) as view:
 
@@ -105,7 +117,7 @@ def _make(wanted: Any, ledger: Any, console: Console, *, jobs: int, keep: bool) 
                 text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
                 view.write({"event": "note", "text": text})
 
-            make_runs(wanted, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
+            make_runs(runs, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
     except InterruptedRunError as error:
         name = signal.Signals(error.number).name
         told = f"ngsan reproduce: stopped by {name}; the same command goes on"
@@ -175,8 +187,13 @@ def main(arguments: list[str]) -> None:
     # `--data DIR`, as for other commands, stands for the section's one key that must be given.
     words = ["--data.folder" if word == "--data" else word for word in arguments]
     options = parser.parse_args(words)
-    run = run_class(_table(options.name).task)
-    reproduce(take_config(parser, options, run), options)
+    tasks = {_table(name).task for name in options.names}
+    if len(tasks) > 1:
+        raise ValueError(
+            f"{', '.join(options.names)} are of several tasks, {', '.join(sorted(tasks))}, which "
+            "have data and recipes of their own: one command for each"
+        )
+    reproduce(take_config(parser, options, run_class(tasks.pop())), options)
 
 
 def _name_among(arguments: list[str]) -> str:

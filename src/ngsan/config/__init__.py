@@ -8,7 +8,7 @@ from ngsan.config.checks import check_choice, check_range, check_types
 from ngsan.config.data import DataConfig, MovingConfig, SceneConfig
 from ngsan.config.decoding import DecodingConfig
 from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
-from ngsan.config.model import GEOMETRY_TERMS, MODELS, CaptionerConfig, ModelConfig
+from ngsan.config.model import GEOMETRY_TERMS, MODELS, PLUS_ONE, CaptionerConfig, ModelConfig
 from ngsan.config.runs import RUNS, run_class
 from ngsan.config.training import (
     CrossEntropyConfig,
@@ -29,6 +29,7 @@ from ngsan.config.video import moving_run, shipped_clip_run, video_run
 __all__ = [
     "GEOMETRY_TERMS",
     "MODELS",
+    "PLUS_ONE",
     "RUNS",
     "CaptionerConfig",
     "CrossEntropyConfig",

@@ -16,7 +16,11 @@ MODELS: dict[str, dict[str, str]] = {
 """The paper's four models: what each sets in `CaptionerConfig`."""
 
 GEOMETRY_TERMS = ("absolute", "content-independent", "query", "key", "relation")
-"""What `CaptionerConfig.geometry` may sum with `+`; "none" stands alone."""
+"""What `CaptionerConfig.geometry` may sum with `+`; "none" and `PLUS_ONE` stand alone."""
+
+PLUS_ONE = "relation-plus-one"
+"""The term `relation` with 1 added to widths and heights, as in the program of the object relation
+transformer (Herdade et al. 2019), whose boxes are relative to the image."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class CaptionerConfig:
 
     geometry: str = "query"
     """Geometry of the encoder: none, absolute, content-independent, query, key, relation, or a
-    sum such as query+key (GSA: query, Eq. 12)."""
+    sum such as query+key (GSA: query, Eq. 12); relation-plus-one is relation with the box-scale
+    bug of a published program, to compare with it."""
 
     geometry_dim: int = 64
     """Width of the geometry embedding, Eq. 9."""
@@ -74,6 +79,11 @@ class CaptionerConfig:
     signed_geometry: bool = False
     """Whether relative geometry also tells left from right and above from below, which Eq. 8
     does not."""
+
+    decoder: Literal["transformer", "up-down", "aoa"] = "transformer"
+    """What writes: the Transformer's decoder, or a recurrent one to compare with. up-down: two
+    LSTMs with attention to the regions, which no encoder layers refine (Anderson et al. 2018);
+    aoa: an LSTM and an encoder, both with attention on attention (Huang et al. 2019)."""
 
     decoder_norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "none"
     """Norm of the queries in the decoder's self-attention. Instance and batch norm are refused:
@@ -111,12 +121,38 @@ class CaptionerConfig:
             raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
         if self.dim % 2:
             raise ValueError(f"dim: {self.dim} must be even, for sinusoidal word positions")
+        self._check_geometry()
+        self._check_decoder()
+
+    def _check_geometry(self) -> None:
+        if PLUS_ONE in self.geometry_terms and len(self.geometry_terms) > 1:
+            raise ValueError(f"geometry: {self.geometry!r}: {PLUS_ONE} cannot be part of a sum")
         for term in self.geometry_terms:
-            check_choice("geometry", term, GEOMETRY_TERMS)
+            check_choice("geometry", term, (*GEOMETRY_TERMS, PLUS_ONE))
         if len(set(self.geometry_terms)) < len(self.geometry_terms):
             raise ValueError(f"geometry: {self.geometry!r} names a term twice")
         if "absolute" in self.geometry_terms and self.dim % 8:
             raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
+
+    def _check_decoder(self) -> None:
+        unused = {"up-down": ("norm", "geometry", "decoder_norm"), "aoa": ("decoder_norm",)}
+        for name in unused.get(self.decoder, ()):
+            if getattr(self, name) != "none":
+                raise ValueError(
+                    f"{name}: {getattr(self, name)!r} has no place in a model with decoder: "
+                    f"{self.decoder}: set {name} to none"
+                )
+
+    def require_transformer(self, what: str) -> None:
+        """Raises a `ValueError` if the decoder is a recurrent one, which not everything knows.
+
+        Args:
+            what: What knows the Transformer's alone, as the subject of a sentence.
+        """
+        if self.decoder != "transformer":
+            raise ValueError(
+                f"decoder: {self.decoder!r}: {what} knows models with the Transformer decoder only"
+            )
 
     def _check_frames(self) -> None:
         check_range(self, "frame_grid", at_least=0)
@@ -143,6 +179,11 @@ class CaptionerConfig:
             return ()
         return tuple(term.strip() for term in self.geometry.split("+"))
 
+    @property
+    def needs_relative_boxes(self) -> bool:
+        """Whether boxes must be relative to the image rather than in any unit."""
+        return bool({"absolute", PLUS_ONE} & set(self.geometry_terms))
+
     @classmethod
     def for_model(cls, model: str, **overrides: Any) -> "CaptionerConfig":
         """The configuration of a named model, with some keys changed.
@@ -155,9 +196,10 @@ class CaptionerConfig:
         return from_dict(cls, {**MODELS[model], **overrides})
 
     def as_model(self, model: str) -> "CaptionerConfig":
-        """This configuration with the norm and geometry of a named model."""
+        """This configuration with the norm, geometry and decoder of a named model."""
         check_choice("model", model, tuple(MODELS))
-        return from_dict(CaptionerConfig, {**dataclasses.asdict(self), **MODELS[model]})
+        own = {**dataclasses.asdict(self), "decoder": "transformer"}
+        return from_dict(CaptionerConfig, {**own, **MODELS[model]})
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ def reproduction_run() -> TrainConfig:
     return TrainConfig(
         model=CaptionerConfig(norm_place="pre"),
         cross_entropy=CrossEntropyConfig(
-            epochs=6,
+            epochs=4,
             batch_size=256,
             rate=RateConfig(shape="cosine", highest=5e-4, rise=0.5),
             clip_value=0.0,
@@ -341,7 +341,7 @@ def reproduction_run() -> TrainConfig:
             label_smoothing=0.1,
         ),
         self_critical=SelfCriticalConfig(
-            epochs=4,
+            epochs=3,
             batch_size=256,
             rate=RateConfig(shape="cosine", highest=5e-5, rise=0.2),
             clip_value=0.0,

@@ -84,13 +84,14 @@ class Explainer:
             vocabulary: Its words.
 
         Raises:
-            ValueError: The captioner is one of given regions.
+            ValueError: The captioner is one of given regions, or has a recurrent decoder.
         """
         if not isinstance(captioner.encoder, PhotoEncoder):
             raise ValueError(
                 "this model takes regions that are given, not photographs: a page needs a model "
                 f"with a backbone, and its configuration says backbone: {config.backbone}"
             )
+        config.require_transformer("a page")
         self.captioner = captioner.float().eval()
         self.config, self.vocabulary = config, vocabulary
         self.size = captioner.encoder.size

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from ngsan.config import CaptionerConfig
 from ngsan.export.tracing import Example, write_graph
 from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, layer_names
-from ngsan.models.captioner import Captioner, RegionEncoder
+from ngsan.models.captioner import Captioner, RegionEncoder, WordDecoder
 from ngsan.models.photo import PhotoEncoder
 from ngsan.nn.attend import Attend
 from ngsan.nn.attention import MultiHeadAttention
@@ -62,6 +62,7 @@ class EncoderGraph(nn.Module):
         encoder = captioner.encoder
         regions = encoder.regions if isinstance(encoder, PhotoEncoder) else encoder
         assert isinstance(regions, RegionEncoder)
+        assert isinstance(captioner.decoder, WordDecoder)
         self.encoder, self.layers = regions, captioner.decoder.layers
 
     def forward(
@@ -88,6 +89,7 @@ class DecoderGraph(nn.Module):
     def __init__(self, captioner: Captioner) -> None:
         """Takes the captioner."""
         super().__init__()
+        assert isinstance(captioner.decoder, WordDecoder)
         self.decoder = captioner.decoder
 
     def forward(

@@ -72,6 +72,7 @@ def pack_captioner(model_folder: str | Path, to: str | Path) -> PackReport:
     refuse_foreign(target, "a packed model", PACKED, BESIDES)
     require_packages()
     captioner, config, vocabulary = load_captioner(model_folder)
+    config.require_transformer("a packed model")
     metrics, task = read_metrics(model_folder), read_task(model_folder)
     settle_norms(captioner.float())
     with placed(target) as partial:

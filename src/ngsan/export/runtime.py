@@ -160,7 +160,7 @@ class OnnxModel:
                 f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
             )
         check_boxes(boxes, mask)
-        if "absolute" in self.config.geometry_terms:
+        if self.config.needs_relative_boxes:
             AbsoluteGeometry(8)(boxes, mask)  # for its check; the graph has the embedding
 
 

@@ -76,6 +76,7 @@ def export_captioner(
     refuse_foreign(target, "an export", FILES, (BACKBONE,))
     require_packages()
     captioner, config, vocabulary = load_captioner(model_folder)
+    config.require_transformer("an export")
     saved = str(captioner.decoder.embed.weight.dtype).removeprefix("torch.")
     captioner.float()
     with placed(target) as partial:

@@ -171,7 +171,7 @@ class LightModel:
             )
         inputs = {"features": features, "mask": mask}
         if boxes is not None:
-            _check_boxes(boxes, mask, relative="absolute" in self.config.geometry_terms)
+            _check_boxes(boxes, mask, relative=self.config.needs_relative_boxes)
         if self.config.geometry != "none":
             if boxes is None:
                 raise ValueError("this model is geometry-aware: it needs the regions' boxes")
@@ -281,6 +281,6 @@ def _check_boxes(boxes: NDArray[Any], mask: NDArray[np.bool_], *, relative: bool
         )
     if relative and (real > 2).any():
         raise ValueError(
-            "absolute geometry needs boxes relative to the image, from 0 to 1; the largest number "
+            "this geometry needs boxes relative to the image, from 0 to 1; the largest number "
             f"here is {real.max():g}: divide by the image's width and height"
         )

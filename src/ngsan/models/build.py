@@ -5,15 +5,20 @@ from typing import Any
 
 from torch import nn
 
-from ngsan.config import CaptionerConfig, from_dict
+from ngsan.config import PLUS_ONE, CaptionerConfig, from_dict
 from ngsan.models.captioner import Captioner, RegionEncoder, WordDecoder
+from ngsan.models.decoder import Decoder
 from ngsan.models.photo import PhotoEncoder
+from ngsan.models.recurrent import RecurrentDecoder
+from ngsan.nn.aoa import AoACell, RefiningLayer
 from ngsan.nn.attention import MultiHeadAttention
 from ngsan.nn.feedforward import FeedForward
 from ngsan.nn.geometry import AbsoluteGeometry, GeometryBias
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.normalize import build_norm
 from ngsan.nn.positions import FramePositions
+from ngsan.nn.recurrent import Cell
+from ngsan.nn.up_down import UpDownCell
 
 
 def build_captioner(model: str | CaptionerConfig = "ng-san", **overrides: Any) -> Captioner:
@@ -43,6 +48,9 @@ def build_captioner(model: str | CaptionerConfig = "ng-san", **overrides: Any) -
 
 def _encoder(config: CaptionerConfig) -> RegionEncoder:
     bias_kind = "+".join(term for term in config.geometry_terms if term != "absolute")
+    plus_one = bias_kind == PLUS_ONE
+    if plus_one:
+        bias_kind = "relation"
 
     def bias() -> GeometryBias | None:
         if not bias_kind:
@@ -55,7 +63,7 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
             signed=config.signed_geometry,
         )
 
-    def attention() -> MultiHeadAttention:
+    def attention(**parts: Any) -> MultiHeadAttention:
         of_query, of_key = config.norm_of != "key", config.norm_of != "query"
         return MultiHeadAttention(
             config.dim,
@@ -65,18 +73,16 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
             score_bias=bias(),
             dropout=config.dropout,
             backend=config.backend,
+            **parts,
         )
 
-    layers = [
-        EncoderLayer(
-            attention(),
-            _feedforward(config),
-            config.dim,
-            dropout=config.dropout,
-            norm_place=config.norm_place,
-        )
-        for _ in range(config.layers)
-    ]
+    def layer() -> EncoderLayer | RefiningLayer:
+        around: Any = {"dropout": config.dropout, "norm_place": config.norm_place}
+        if config.decoder == "aoa":
+            return RefiningLayer(attention(project=False), config.dim, **around)
+        return EncoderLayer(attention(), _feedforward(config), config.dim, **around)
+
+    layers = [layer() for _ in range(0 if config.decoder == "up-down" else config.layers)]
     return RegionEncoder(
         layers,
         feature_dim=config.feature_dim,
@@ -85,16 +91,24 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
         absolute=AbsoluteGeometry(config.dim) if "absolute" in config.geometry_terms else None,
         positions=FramePositions(config.frame_cells) if config.positions != "none" else None,
         signed_geometry=config.signed_geometry,
-        final_norm=config.norm_place == "pre",
+        plus_one=plus_one,
+        final_norm=bool(layers) and config.norm_place == "pre",
     )
 
 
-def _decoder(config: CaptionerConfig) -> WordDecoder:
+def _decoder(config: CaptionerConfig) -> Decoder:
     def attention(**parts: Any) -> MultiHeadAttention:
         return MultiHeadAttention(
             config.dim, config.heads, dropout=config.dropout, backend=config.backend, **parts
         )
 
+    if config.decoder != "transformer":
+        cell: Cell = UpDownCell(config.dim)
+        if config.decoder == "aoa":
+            cell = AoACell(attention(project=False), config.dim)
+        return RecurrentDecoder(
+            cell, vocab_size=config.vocab_size, dim=config.dim, dropout=config.dropout
+        )
     layers = [
         DecoderLayer(
             attention(causal=True, query_norm=build_norm(config.decoder_norm, config.dim)),

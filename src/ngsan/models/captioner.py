@@ -5,12 +5,14 @@ Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model wid
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ngsan.models.decoder import Decoder, by_caption
+from ngsan.nn.aoa import RefiningLayer
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
@@ -36,7 +38,7 @@ class RegionEncoder(Encoder):
 
     def __init__(
         self,
-        layers: list[EncoderLayer],
+        layers: Sequence[EncoderLayer | RefiningLayer],
         *,
         feature_dim: int = 2048,
         dim: int = 512,
@@ -44,12 +46,13 @@ class RegionEncoder(Encoder):
         absolute: AbsoluteGeometry | None = None,
         positions: FramePositions | None = None,
         signed_geometry: bool = False,
+        plus_one: bool = False,
         final_norm: bool = False,
     ) -> None:
         """Takes the layers.
 
         Args:
-            layers: The L layers; those with a score bias are given the relative geometry.
+            layers: The L layers, or none; those with a score bias are given the relative geometry.
             feature_dim: Width of a region's feature vector.
             dim: D.
             dropout: Dropout of the embedded features.
@@ -57,6 +60,7 @@ class RegionEncoder(Encoder):
             positions: Embedding of the regions' places in their order that is added to the input,
                 for the frames of a clip, or None for a set.
             signed_geometry: Whether relative geometry is given in its signed form.
+            plus_one: Whether it is given with 1 added to widths and heights.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
         """
         super().__init__()
@@ -68,7 +72,7 @@ class RegionEncoder(Encoder):
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.relative = any(layer.attention.score_bias is not None for layer in layers)
         self.needs_boxes = self.relative or absolute is not None
-        self.signed_geometry = signed_geometry
+        self.signed_geometry, self.plus_one = signed_geometry, plus_one
 
     def forward(
         self,
@@ -87,7 +91,9 @@ class RegionEncoder(Encoder):
         if self.positions is not None:
             x = x + self.positions(x, mask)
         if boxes is not None and self.relative:
-            geometry = relative_geometry(boxes, mask, signed=self.signed_geometry)
+            geometry = relative_geometry(
+                boxes, mask, signed=self.signed_geometry, plus_one=self.plus_one
+            )
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, mask=mask, geometry=geometry, record=record)
@@ -132,7 +138,7 @@ class StepsReady(NamedTuple):
                 buffer.copy_(values)
 
 
-class WordDecoder(nn.Module):
+class WordDecoder(Decoder):
     """Embedded words with sinusoidal positions, decoder layers, and scores over the vocabulary."""
 
     def __init__(
@@ -173,12 +179,7 @@ class WordDecoder(nn.Module):
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores the next words; see `Captioner.decode`."""
-        if words.ndim not in (2, 3) or words.shape[0] != memory.shape[0] or not words.shape[-1]:
-            raise ValueError(
-                f"words must be (images, words) or (images, captions, words) of "
-                f"{memory.shape[0]} images, at least one word each, not {tuple(words.shape)}"
-            )
-        captions = words if words.ndim == 3 else words.unsqueeze(1)
+        captions = by_caption(words, memory.shape[0])
         x = self.embed_words(captions)  # (B, C, T, D)
         for layer in self.layers:
             x = layer(x, memory, mask=mask, record=record)
@@ -187,60 +188,35 @@ class WordDecoder(nn.Module):
         logits = self.logits(self.norm(x))
         return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
 
-    def step(
-        self,
-        words: Tensor,
-        cache: WordCache,
-        positions: Tensor,
-        ready: StepsReady,
-    ) -> Tensor:
-        """Scores the word after one more word of each caption.
-
-        Args:
-            words: (B, W) the word at the cache's position of W captions an image.
-            cache: The words before; it moves on by one.
-            positions: (T, D) of `positions`.
-            ready: Of `make_ready`.
-
-        Returns:
-            (B, W, V)
-        """
-        x = self._embed(words, positions.index_select(0, cache.position.unsqueeze(0)))
+    def step(self, words: Tensor, cache: WordCache, ready: StepsReady) -> Tensor:
+        """See `Decoder.step`."""
+        x = self._embed(words, cache.positions.index_select(0, cache.position.unsqueeze(0)))
         cache.begin_word()
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, cache, index, ready.packed[index], ready.memory[index])
         cache.end_word()
-        return self._exact_logits(self.norm(x))
-
-    def _exact_logits(self, x: Tensor) -> Tensor:
-        """The logits, on a GPU not rounded to half precision, where many would be equal."""
-        if not x.is_cuda or x.dtype not in (torch.float16, torch.bfloat16):
-            return self.logits(x)
-        weight = self.embed.weight if self.output is None else self.output.weight
-        product = torch.mm(x.flatten(0, -2), weight.t(), out_dtype=torch.float32)
-        if self.output is not None:
-            product.add_(self.output.bias)
-        return product.view(*x.shape[:-1], -1)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """The scores of all words, (..., D) to (..., V)."""
-        if self.output is None:
-            return F.linear(x, self.embed.weight)
-        logits: Tensor = self.output(x)
-        return logits
+        return self.exact_logits(self.norm(x))
 
     def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> StepsReady:
-        """What `step` needs of the regions and of the weights, which must not change meanwhile.
-
-        Args:
-            memory: (B, N, D) the encoded regions.
-            mask: (B, N) boolean, True = a real region, or None.
-        """
+        """See `Decoder.make_ready`."""
         layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
         return StepsReady(
             memory=[layer.cross_attention.remember(memory, mask) for layer in layers],
             packed=[layer.self_attention.pack() for layer in layers],
+        )
+
+    def make_cache(self, ready: StepsReady, width: int, longest: int) -> WordCache:
+        """See `Decoder.make_cache`."""
+        keys = ready.memory[0].key
+        return WordCache(
+            layers=len(ready.memory),
+            images=keys.shape[0],
+            width=width,
+            heads=keys.shape[1],
+            head_dim=keys.shape[3],
+            positions=self.positions(longest),
+            dtype=keys.dtype,
         )
 
     def positions(self, count: int) -> Tensor:
@@ -264,7 +240,7 @@ class WordDecoder(nn.Module):
 class Captioner(nn.Module):
     """SAN and its normalised and geometry-aware forms (Section 3.4)."""
 
-    def __init__(self, encoder: Encoder, decoder: WordDecoder) -> None:
+    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         """Takes the two halves; `build_captioner` makes them."""
         super().__init__()
         self.encoder = encoder

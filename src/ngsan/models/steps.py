@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ngsan.capture import Captured
-from ngsan.models.captioner import Captioner, StepsReady, WordDecoder
-from ngsan.nn.cache import WordCache
+from ngsan.models.captioner import Captioner
+from ngsan.models.decoder import Cache, Decoder, Ready
 from ngsan.nn.masks import check_mask
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ class Model(Protocol):
     """What makes a memory of its inputs, and writes about it."""
 
     @property
-    def decoder(self) -> WordDecoder:
+    def decoder(self) -> Decoder:
         """What writes."""
 
     def encode(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -83,9 +83,8 @@ class MemorySteps:
             self._ready = self._make_ready()
         self._encode = Captured(self._refresh, self.device, self._refresh)
         # Kept by width and length, as captured work goes on using them.
-        self._caches: dict[tuple[int, int], tuple[WordCache, Tensor]] = {}
-        self._cache: WordCache | None = None
-        self._positions = weight.new_zeros(0)
+        self._caches: dict[tuple[int, int], Cache] = {}
+        self._cache: Cache | None = None
 
     def encode(self) -> Tensor:
         """(B, N, D) the regions encoded."""
@@ -110,7 +109,7 @@ class MemorySteps:
     def _refresh(self) -> None:
         self._ready.take(self._make_ready())
 
-    def _make_ready(self) -> StepsReady:
+    def _make_ready(self) -> Ready:
         return self.decoder.make_ready(self.encode(), self.mask)
 
     @_undisturbed
@@ -118,19 +117,8 @@ class MemorySteps:
         """Begins `width` captions of at most `longest` words for every image."""
         shape = (width, longest)
         if shape not in self._caches:
-            keys = self._ready.memory[0].key
-            cache = WordCache(
-                layers=len(self._ready.memory),
-                images=self.images,
-                width=width,
-                longest=longest,
-                heads=keys.shape[1],
-                head_dim=keys.shape[3],
-                device=self.device,
-                dtype=keys.dtype,
-            )
-            self._caches[shape] = cache, self.decoder.positions(longest)
-        self._cache, self._positions = self._caches[shape]
+            self._caches[shape] = self.decoder.make_cache(self._ready, width, longest)
+        self._cache = self._caches[shape]
         self._cache.clear()
 
     @_undisturbed
@@ -138,7 +126,7 @@ class MemorySteps:
         """Takes the next word of each caption, (B, W), and scores the word after it, (B, W, V)."""
         if self._cache is None:
             raise RuntimeError("start comes before the first step")
-        return self.decoder.step(words, self._cache, self._positions, self._ready)
+        return self.decoder.step(words, self._cache, self._ready)
 
     @_undisturbed
     def reorder(self, parents: Tensor) -> None:

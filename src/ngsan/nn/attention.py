@@ -42,6 +42,7 @@ class MultiHeadAttention(nn.Module):
         key_norm: Norm | None = None,
         score_bias: GeometryBias | None = None,
         causal: bool = False,
+        project: bool = True,
         dropout: float = 0.0,
         backend: Backend = "fused",
     ) -> None:
@@ -54,6 +55,7 @@ class MultiHeadAttention(nn.Module):
             key_norm: Applied to the projected keys (an ablation, Table 3).
             score_bias: Geometric bias of the scores (GSA).
             causal: Whether element t sees elements 0 to t only, as in a decoder.
+            project: Whether a dense layer joins the heads at the end.
             dropout: Dropout of the attention weights.
             backend: See `Attend`.
         """
@@ -72,7 +74,7 @@ class MultiHeadAttention(nn.Module):
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
-        self.output = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim) if project else nn.Identity()
         self.query_norm = query_norm
         self.key_norm = key_norm
         self.score_bias = score_bias

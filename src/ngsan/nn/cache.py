@@ -64,6 +64,7 @@ class WordCache:
             is the same work at every position.
         layers: For each layer (2, B, H, S, K): the keys, divided by sqrt(K), and the values.
         view: (B, 1, W, S), 0 where a caption sees a slot and minus infinity where not.
+        positions: (T, D) the vectors of all positions.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class WordCache:
         layers: int,
         images: int,
         width: int,
-        longest: int,
         heads: int,
         head_dim: int,
-        device: torch.device | str | None = None,
+        positions: Tensor,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Allocates the buffers; the arguments are the numbers of the shapes above."""
-        self.width, self.longest = width, longest
+        """Allocates the buffers, where the positions are; the numbers are those of the shapes."""
+        self.width, self.positions = width, positions
+        longest, device = len(positions), positions.device
         slots = longest * width
         slots += -slots % _ALIGNED
         shape = (2, images, heads, slots, head_dim)

@@ -65,7 +65,19 @@ def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
     return boxes if mask is None else boxes.masked_fill(~mask.unsqueeze(-1), 0.5)
 
 
-def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool = False) -> Tensor:
+def _refuse_pixels(boxes: Tensor, what: str) -> None:
+    """Raises a `ValueError` if boxes on the CPU are surely not relative to the image."""
+    on_cpu = boxes.device.type == "cpu" and not torch.compiler.is_compiling()
+    if on_cpu and (boxes > 2).any():
+        raise ValueError(
+            f"{what} needs boxes relative to the image, from 0 to 1; the largest number here is "
+            f"{boxes.max().item():g}: divide by the image's width and height"
+        )
+
+
+def relative_geometry(
+    boxes: Tensor, mask: Tensor | None = None, *, signed: bool = False, plus_one: bool = False
+) -> Tensor:
     """Relative geometry of every pair of regions (Eq. 8).
 
     f_ij = (log(|xi - xj| / wi), log(|yi - yj| / hi), log(wi / wj), log(hi / hj)). It is the same
@@ -73,7 +85,8 @@ def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool
 
     Note: the paper does not say what becomes of log 0, on the diagonal and for aligned boxes.
         We clamp the first two ratios at 1e-3. Widths and heights are taken as they are: the `+ 1`
-        of public geometry-aware captioners belongs to pixel boxes and swamps relative ones.
+        of public geometry-aware captioners belongs to pixel boxes and swamps relative ones; it
+        can be had to compare with them.
 
     Note: Eq. 8 is blind to direction: a mirrored image has the same features. The signed form
         appends the offsets (xi - xj) / wi and (yi - yj) / hi themselves, which keep it, cut off
@@ -84,6 +97,8 @@ def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool
             `ValueError`; on a device call `check_boxes` where the data enters.
         mask: (B, N) boolean, True = real, or None. Padded boxes may hold anything.
         signed: Whether to append the two features that tell direction.
+        plus_one: Whether 1 is added to widths and heights. Boxes must then be relative to the
+            image: all seem to be one to two images wide.
 
     Returns:
         (B, N, N, 4), or (B, N, N, 6) when signed, in at least single precision; finite, unless
@@ -91,6 +106,9 @@ def relative_geometry(boxes: Tensor, mask: Tensor | None = None, *, signed: bool
     """
     boxes = _usable_boxes(boxes, mask)
     centre, size = boxes[..., :2], boxes[..., 2:]
+    if plus_one:
+        _refuse_pixels(boxes, "geometry with 1 added to widths and heights")
+        size = size + 1.0
     offset = (centre.unsqueeze(2) - centre.unsqueeze(1)) / size.unsqueeze(2)  # (B, N, N, 2)
     distance = offset.abs()
     features = [
@@ -130,12 +148,7 @@ class AbsoluteGeometry(nn.Module):
             (B, N, D)
         """
         boxes = _usable_boxes(boxes, mask)
-        on_cpu = boxes.device.type == "cpu" and not torch.compiler.is_compiling()
-        if on_cpu and (boxes > 2).any():
-            raise ValueError(
-                f"absolute geometry needs boxes relative to the image, from 0 to 1; the largest "
-                f"number here is {boxes.max().item():g}: divide by the image's width and height"
-            )
+        _refuse_pixels(boxes, "absolute geometry")
         waves = sinusoidal(boxes * _WAVE_SCALE, self.dim // 4, longest=_WAVE_LONGEST)
         return waves.flatten(-2)
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def make_runs(
     ledger: Ledger,
     *,
     jobs: int = 1,
-    keep: bool = False,
+    keep: Collection[str] = (),
     listen: Callable[[LogEntry], None] = lambda entry: None,
     on_run: Callable[[Wanted, int, int], None] = lambda run, done, of: None,
 ) -> None:
@@ -43,10 +43,10 @@ def make_runs(
     A run that fails does not keep the others from being made.
 
     Args:
-        wanted: The runs of a table.
+        wanted: The runs of one or more tables.
         ledger: Where they are entered.
         jobs: Runs at a time; small models leave much of a large GPU idle.
-        keep: Whether the runs' folders stay.
+        keep: Keys of runs whose folders stay.
         listen: Told what happens in a run, if it is made alone.
         on_run: Told of every run that is finished, and how many are, of how many.
 
@@ -55,7 +55,7 @@ def make_runs(
     """
     if jobs < 1:
         raise ValueError(f"jobs: {jobs} must be at least 1")
-    missing = list({run.key: run for run in wanted if run.key not in ledger}.values())
+    missing = missing_runs(wanted, ledger)
     failed: list[tuple[Wanted, BaseException]] = []
     done = 0
 
@@ -68,7 +68,7 @@ def make_runs(
     if jobs == 1:
         for run in missing:
             try:
-                found = make_run(run, ledger.folder, listen=listen, keep=keep)
+                found = make_run(run, ledger.folder, listen=listen, keep=run.key in keep)
             except _FAILURES as error:
                 failed.append((run, error))
             else:
@@ -90,8 +90,25 @@ def make_runs(
         raise ValueError(_told(failed, len(missing)))
 
 
+def missing_runs(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
+    """The runs that the ledger lacks: each once, those of the first seed first.
+
+    A run that is measured after a later phase is measured after the earlier ones, too: it stands
+    for the runs that end there.
+    """
+    lacking = {run.key: run for run in wanted if run.key not in ledger}
+    on_the_way = {
+        run.key_after(phase)
+        for run in lacking.values()
+        for phase in run.task.phases[: run.task.phases.index(run.phase)]
+    }
+    missing = [run for key, run in lacking.items() if key not in on_the_way]
+    # The longest first, such that none is left to be waited for in the end.
+    return sorted(missing, key=lambda run: (run.config.seed, -run.task.phases.index(run.phase)))
+
+
 def _made_apart(
-    runs: Sequence[Wanted], folder: Path, jobs: int, *, keep: bool
+    runs: Sequence[Wanted], folder: Path, jobs: int, *, keep: Collection[str]
 ) -> Iterator[tuple[Wanted, "Future[Found]"]]:
     """Makes runs in processes of their own, and gives each when it is over.
 
@@ -105,7 +122,7 @@ def _made_apart(
     while left or busy:
         while left and idle:
             run, worker = left.pop(), idle.pop()
-            busy[worker.submit(_make, run, folder, keep)] = run, worker
+            busy[worker.submit(_make, run, folder, run.key in keep)] = run, worker
         over, _ = wait(busy, return_when=FIRST_COMPLETED)
         for future in over:
             run, worker = busy.pop(future)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ngsan.config import MODELS, reproduction_run, video_run
+from ngsan.config import MODELS, PLUS_ONE, reproduction_run, video_run
 from ngsan.config.answering import ANSWERERS, AnswerRun
 from ngsan.config.translation import TRANSLATORS, multi30k_run
 
@@ -96,6 +96,25 @@ _MODELS = {"SAN": "san", "N-SAN": "n-san", "G-SAN": "g-san", "NG-SAN": "ng-san"}
 _PAPER_CIDER = {"SAN": 128.6, "N-SAN": 130.8, "G-SAN": 131.4, "NG-SAN": 132.1}
 """Karpathy's test split, after self-critical learning."""
 
+_OTHERS = {
+    "SAN": _named("san"),
+    "ORT": _named("san", geometry="relation"),
+    "ORT with its box-scale bug": _named("san", geometry=PLUS_ONE),
+    "Up-Down": _named("san", decoder="up-down"),
+    "AoA": _named("san", decoder="aoa"),
+    "NG-SAN": _named("ng-san"),
+}
+
+_OTHERS_PAPER = {
+    "SAN": {"CIDEr": _PAPER_CIDER["SAN"]},
+    # What was published of ORT comes from its program.
+    "ORT with its box-scale bug": {"CIDEr": 128.3},
+    "Up-Down": {"CIDEr": 120.1},
+    "AoA": {"CIDEr": 129.8},
+    "NG-SAN": {"CIDEr": _PAPER_CIDER["NG-SAN"]},
+}
+"""As above."""
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -155,6 +174,23 @@ TABLES: dict[str, Table] = {
             tuple(
                 Row(label, _named(model), {"CIDEr": _PAPER_CIDER[label]})
                 for label, model in _MODELS.items()
+            ),
+            phase=SELF_CRITICAL,
+            split="test",
+        ),
+        Table(
+            "others",
+            "Other methods on the same features",
+            "Table 5",
+            tuple(Row(label, model) for label, model in _OTHERS.items()),
+            split="test",
+        ),
+        Table(
+            "others-self-critical",
+            "Other methods on the same features after self-critical learning",
+            "Table 5",
+            tuple(
+                Row(label, model, _OTHERS_PAPER.get(label, {})) for label, model in _OTHERS.items()
             ),
             phase=SELF_CRITICAL,
             split="test",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.config import CaptionerConfig
+from ngsan.config import PLUS_ONE, CaptionerConfig
 
 Floats: TypeAlias = NDArray[np.float32]
 _Reals: TypeAlias = NDArray[np.floating[Any]]
@@ -116,6 +116,8 @@ class Bias:
         terms = [term for term in config.geometry_terms if term != "absolute"]
         if not terms:
             return None
+        if PLUS_ONE in terms:
+            raise ValueError(f"geometry: {PLUS_ONE} is not known to the bias without torch")
         at = f"{encoder_prefix(config)}layers.{layer}.attention.score_bias."
         names = ("embedding", "content_independent", "query", "key", "relation")
         parts = {name: read_linear(state, at + name) for name in names if has(state, at + name)}

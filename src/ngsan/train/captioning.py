@@ -129,9 +129,12 @@ class CaptioningTask:
         """See `Task.about`."""
         config, images = self._config, len(self._learned)
         names = {tuple(keys.values()): name for name, keys in MODELS.items()}
+        model_name = names.get((config.model.norm, config.model.geometry), "captioner")
+        if config.model.decoder != "transformer":
+            model_name = config.model.decoder
         phases = ((CROSS_ENTROPY, config.cross_entropy), (SELF_CRITICAL, config.self_critical))
         return {
-            "model": names.get((config.model.norm, config.model.geometry), "captioner"),
+            "model": model_name,
             "images": images,
             "validation_images": len(self._validated),
             "phases": [

@@ -1,0 +1,137 @@
+"""A decoder that remembers a caption as a state of fixed size: a recurrent cell, word by word.
+
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary;
+`W` captions an image that are written side by side.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ngsan.models.decoder import Decoder, by_caption
+from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.recurrent import Cell
+
+
+class RecurrentReady(NamedTuple):
+    """What the cell needs of the regions over and over."""
+
+    kept: tuple[Tensor | None, ...]
+    """Of `Cell.remember`; the first part is never None and has the images first."""
+
+    def take(self, other: "RecurrentReady") -> None:
+        """Takes over the values of another of the same shapes, in place."""
+        for mine, its in zip(self.kept, other.kept, strict=True):
+            if mine is not None and its is not None:
+                mine.copy_(its)
+
+
+class StateCache:
+    """The cell's state for every caption.
+
+    Attributes:
+        state: The vectors of the state, (B, W, D) each.
+    """
+
+    def __init__(self, state: tuple[Tensor, ...]) -> None:
+        """Takes the buffers."""
+        self.state = state
+
+    def clear(self) -> None:
+        """Forgets all words."""
+        for buffer in self.state:
+            buffer.zero_()
+
+    def reorder(self, parents: Tensor) -> None:
+        """Lets caption w of each image go on from what caption `parents[w]` has written, (B, W)."""
+        index = parents.unsqueeze(2)
+        for buffer in self.state:
+            buffer.copy_(buffer.gather(1, index.expand_as(buffer)))
+
+
+class RecurrentDecoder(Decoder):
+    """Embedded words, a recurrent cell that looks at the regions, and scores of all words."""
+
+    def __init__(
+        self, cell: Cell, *, vocab_size: int = 9488, dim: int = 512, dropout: float = 0.1
+    ) -> None:
+        """Takes the cell.
+
+        Args:
+            cell: From word to word.
+            vocab_size: V.
+            dim: D.
+            dropout: Dropout of the embedded words and of what the words are scored by.
+        """
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.cell = cell
+        self.output = nn.Linear(dim, vocab_size)
+
+    def forward(
+        self,
+        words: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Scores the next words; see `Captioner.decode`.
+
+        Raises:
+            ValueError: Attention maps are asked for, which are not kept from word to word.
+        """
+        if record is not None:
+            raise ValueError(
+                "attention to the regions is told by the Transformer decoder only, not by a "
+                "recurrent one: ask for captions without it"
+            )
+        captions = by_caption(words, memory.shape[0])
+        x = self._unroll(self._embed(captions), self.make_ready(memory, mask))  # (B, C, T, D)
+        if places is not None:
+            x = x.flatten(0, -2).index_select(0, places)
+        logits = self.logits(self.dropout(x))
+        return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
+
+    # Unrolled over a caption, the compiler would take minutes over the same cell again and again;
+    # where steps are captured as a graph nothing waits for Python anyhow.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _unroll(self, words: Tensor, ready: RecurrentReady) -> Tensor:
+        """The cell's results for embedded words, (B, C, T, D) to (B, C, T, D)."""
+        state = self._begin(words[:, :, 0])
+        results = []
+        for word in words.unbind(2):
+            x, state = self.cell(word, state, ready.kept)
+            results.append(x)
+        return torch.stack(results, 2)
+
+    def step(self, words: Tensor, cache: StateCache, ready: RecurrentReady) -> Tensor:
+        """See `Decoder.step`."""
+        x, state = self.cell(self._embed(words), cache.state, ready.kept)
+        for buffer, value in zip(cache.state, state, strict=True):
+            buffer.copy_(value)
+        return self.exact_logits(self.dropout(x))
+
+    def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> RecurrentReady:
+        """See `Decoder.make_ready`."""
+        return RecurrentReady(self.cell.remember(memory, mask))
+
+    def make_cache(self, ready: RecurrentReady, width: int, longest: int) -> StateCache:
+        """See `Decoder.make_cache`; a state is as large for any number of words."""
+        assert ready.kept[0] is not None
+        weight = self.embed.weight
+        shape = (len(ready.kept[0]), width, weight.shape[1])
+        return StateCache(self._begin(weight.new_zeros(shape)))
+
+    def _begin(self, like: Tensor) -> tuple[Tensor, ...]:
+        """The state before the first word."""
+        return tuple(torch.zeros_like(like) for _ in range(self.cell.state_vectors))
+
+    def _embed(self, words: Tensor) -> Tensor:
+        # Scaled as in the Transformer decoder, whose word vectors begin with the same length.
+        embedded: Tensor = self.dropout(self.embed(words) * math.sqrt(self.embed.embedding_dim))
+        return embedded

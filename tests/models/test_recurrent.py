@@ -1,0 +1,308 @@
+"""Up-Down and AoA against their published equations, spelled out in NumPy one caption at a time."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ngsan.config import CaptionerConfig
+from ngsan.decoding import Beam, Greedy
+from ngsan.models import build_captioner
+from ngsan.models.steps import CaptionerSteps
+from ngsan.train.self_critical import set_dropout
+
+SMALL = dict(vocab_size=11, feature_dim=7, dim=16, heads=2, layers=2, dropout=0.1)
+DECODERS = ("up-down", "aoa")
+
+
+def build(decoder, dtype=torch.float64, **overrides):
+    """A small model whose every parameter is random."""
+    captioner = build_captioner("san", **SMALL, decoder=decoder, **overrides).double().eval()
+    with torch.no_grad():
+        for parameter in captioner.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        captioner.decoder.output.weight.mul_(2.0)
+    return captioner.to(dtype)
+
+
+def regions(images=3, count=5, dtype=torch.float64):
+    """Features and mask: the first image has all its regions, others fewer, the last has none."""
+    features = torch.randn(images, count, 7, dtype=dtype)
+    real = torch.linspace(count, 0, images).round().long()
+    return features, torch.arange(count) < real[:, None]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    grown = np.exp(x - x.max())
+    return grown / grown.sum()
+
+
+class Slow:
+    """The two models for one image and one caption, on the weights of a captioner."""
+
+    def __init__(self, captioner):
+        self.weights = {k: v.detach().numpy() for k, v in captioner.state_dict().items()}
+
+    def dense(self, name, x):
+        return self.weights[name + ".weight"] @ x + self.weights.get(name + ".bias", 0.0)
+
+    def lstm(self, name, x, h, c):
+        w = self.weights
+        z = w[name + ".weight_ih"] @ x + w[name + ".bias_ih"]
+        z = z + w[name + ".weight_hh"] @ h + w[name + ".bias_hh"]
+        into, forget, new, out = np.split(z, 4)
+        c = sigmoid(forget) * c + sigmoid(into) * np.tanh(new)
+        return sigmoid(out) * np.tanh(c), c
+
+    def layer_norm(self, name, x):
+        scaled = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+        return scaled * self.weights[name + ".weight"] + self.weights[name + ".bias"]
+
+    def heads(self, name, query, elements):
+        """Multi-head attention of one query to some elements, the heads side by side."""
+        q = self.dense(name + ".query", query)
+        found = []
+        for part in np.split(np.arange(16), 2):
+            keys = [self.dense(name + ".key", x)[part] for x in elements]
+            values = [self.dense(name + ".value", x)[part] for x in elements]
+            weights = softmax(np.array([key @ q[part] / math.sqrt(8) for key in keys]))
+            found.append(sum(w * value for w, value in zip(weights, values, strict=True)))
+        return np.concatenate(found)
+
+    def attention_on_attention(self, name, found, query):
+        z = self.dense(name + ".gate.dense", np.concatenate((found, query)))
+        information, gate = np.split(z, 2)
+        return sigmoid(gate) * information
+
+    def embed(self, features):
+        return [np.maximum(self.dense("encoder.embed", x), 0) for x in features]
+
+    def word(self, word):
+        return self.weights["decoder.embed.weight"][word] * 4.0
+
+    def up_down(self, features, words):
+        regions = self.embed(features)
+        mean = sum(regions) / len(regions)
+        h1 = c1 = h2 = c2 = np.zeros(16)
+        logits = []
+        for word in words:
+            x = np.concatenate((h2, mean, self.word(word)))
+            h1, c1 = self.lstm("decoder.cell.attention_lstm", x, h1, c1)
+            hidden = self.dense("decoder.cell.of_hidden", h1)
+            scores = [
+                self.dense(
+                    "decoder.cell.score",
+                    np.tanh(self.dense("decoder.cell.of_region", region) + hidden),
+                )[0]
+                for region in regions
+            ]
+            weights = softmax(np.array(scores))
+            found = sum(w * region for w, region in zip(weights, regions, strict=True))
+            h2, c2 = self.lstm("decoder.cell.language_lstm", np.concatenate((found, h1)), h2, c2)
+            logits.append(self.dense("decoder.output", h2))
+        return np.stack(logits)
+
+    def refine(self, regions, place):
+        for layer in (0, 1):
+            at = f"encoder.layers.{layer}"
+            norm = at + ".residual.norm"
+            given = [self.layer_norm(norm, x) for x in regions] if place == "pre" else regions
+            refined = [
+                self.attention_on_attention(at, self.heads(at + ".attention", x, given), x)
+                for x in given
+            ]
+            regions = [x + y for x, y in zip(regions, refined, strict=True)]
+            if place == "post":
+                regions = [self.layer_norm(norm, x) for x in regions]
+        return [self.layer_norm("encoder.norm", x) for x in regions] if place == "pre" else regions
+
+    def aoa(self, features, words, place="post"):
+        regions = self.refine(self.embed(features), place)
+        mean = sum(regions) / len(regions)
+        h = c = context = np.zeros(16)
+        logits = []
+        for word in words:
+            x = np.concatenate((self.word(word), mean + context))
+            h, c = self.lstm("decoder.cell.lstm", x, h, c)
+            found = self.heads("decoder.cell.attention", h, regions)
+            context = self.attention_on_attention("decoder.cell", found, h)
+            logits.append(self.dense("decoder.output", context))
+        return np.stack(logits)
+
+
+def test_up_down_is_what_was_published():
+    captioner = build("up-down")
+    features, mask = regions(images=4)
+    words = torch.randint(0, 11, (4, 3, 6))
+    found = captioner(features, None, mask, words).detach().numpy()
+    for image, real in enumerate(mask.sum(1).tolist()[:-1]):
+        for caption in range(3):
+            expected = Slow(captioner).up_down(
+                features[image, :real].numpy(), words[image, caption].tolist()
+            )
+            np.testing.assert_allclose(found[image, caption], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("place", ["post", "pre"])
+def test_aoa_is_what_was_published(place):
+    captioner = build("aoa", norm_place=place)
+    features, mask = regions(images=4)
+    words = torch.randint(0, 11, (4, 3, 6))
+    found = captioner(features, None, mask, words).detach().numpy()
+    for image, real in enumerate(mask.sum(1).tolist()[:-1]):
+        for caption in range(3):
+            expected = Slow(captioner).aoa(
+                features[image, :real].numpy(), words[image, caption].tolist(), place
+            )
+            np.testing.assert_allclose(found[image, caption], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("count", "masked"), [(5, True), (5, False), (8, False), (0, True)])
+@torch.inference_mode()
+def test_steps_equal_the_whole_caption_also_when_captions_change_places(decoder, count, masked):
+    captioner = build(decoder)
+    features, mask = regions(count=count)
+    mask = mask if masked else None
+    memory = captioner.encode(features, None, mask)
+    steps = CaptionerSteps(captioner, features, None, mask)
+    for width, longest in ((4, 7), (1, 3), (4, 7)):
+        steps.start(width, longest)
+        written = torch.zeros(3, width, 1, dtype=torch.long)
+        for place in range(longest):
+            logits = steps.step(written[..., -1])
+            expected = captioner.decode(written, memory, mask)[:, :, -1]
+            torch.testing.assert_close(logits, expected)
+            if place % 3 != 2:
+                parents = torch.randint(width, (3, width))
+                steps.reorder(parents)
+                written = written.gather(1, parents.unsqueeze(2).expand_as(written))
+            written = torch.cat((written, torch.randint(0, 11, (3, width, 1))), 2)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@torch.inference_mode()
+def test_padding_and_company_change_nothing(decoder):
+    captioner = build(decoder)
+    features, mask = regions()
+    spoilt = features.masked_fill(~mask.unsqueeze(2), math.nan)
+    words = torch.randint(0, 11, (3, 2, 4))
+    found = captioner(spoilt, None, mask, words)
+    assert found.isfinite().all()
+    for image, real in enumerate(mask.sum(1).tolist()):
+        alone = captioner(features[image : image + 1, :real], None, None, words[image : image + 1])
+        torch.testing.assert_close(found[image], alone[0])
+    single = captioner(features, None, mask, words[:, 0])
+    torch.testing.assert_close(single, found[:, 0])
+    chosen = torch.tensor([23, 0, 7])
+    some = captioner(features, None, mask, words, places=chosen)
+    torch.testing.assert_close(some, found.flatten(0, 2)[chosen])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@torch.inference_mode()
+def test_other_images_in_the_same_buffers(decoder):
+    captioner = build(decoder)
+    features, mask = regions()
+    steps = CaptionerSteps(captioner, features.clone().fill_(math.nan), None, mask)
+    assert Greedy(steps, longest=4).run().log_probs.isnan().any()
+    search = Beam(steps, beam=3, best=3, longest=6)
+    steps.load(features, None, mask)
+    first = search.run()
+    steps.load(features.flip(0), None, mask.flip(0))
+    second = search.run()
+    assert torch.equal(second.words, first.words.flip(0))
+    given = torch.cat((torch.zeros_like(first.words[..., :1]), first.words[..., :-1]), 2)
+    log_probs = captioner(features, None, mask, given).log_softmax(-1)
+    chosen = log_probs.gather(3, first.words.unsqueeze(3)).squeeze(3)
+    counted = torch.arange(6) <= first.lengths.unsqueeze(2)
+    expected = chosen.masked_fill(~counted, 0.0).sum(2).float()
+    torch.testing.assert_close(first.log_probs, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_gradients_reach_every_weight_under_autocast(decoder):
+    captioner = build(decoder, torch.float32).train()
+    features, mask = regions(dtype=torch.float32)
+    words = torch.randint(0, 11, (3, 2, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = captioner(features, None, mask, words)
+    logits.float().log_softmax(-1)[..., 0].sum().backward()
+    for name, parameter in captioner.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        # All scores of an image move alike with a shift of the keys.
+        assert parameter.grad.abs().sum() > 0 or name.endswith("key.bias"), name
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 0.05), (torch.bfloat16, 0.3)], ids=["half", "bfloat"]
+)
+@torch.inference_mode()
+def test_half_precision(decoder, dtype, tolerance):
+    captioner = build(decoder)
+    features, mask = regions()
+    words = torch.randint(0, 11, (3, 2, 4))
+    exact = captioner(features, None, mask, words)
+    half = captioner.to(dtype)(features.to(dtype), None, mask, words)
+    torch.testing.assert_close(half.double(), exact, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_dropout_is_in_training_alone_and_can_be_taken_out(decoder):
+    captioner = build(decoder).train()
+    features, mask = regions()
+    words = torch.randint(0, 11, (3, 2, 4))
+    first, second = (captioner(features, None, mask, words) for _ in range(2))
+    assert not torch.equal(first, second)
+    set_dropout(captioner, 0.0)
+    torch.testing.assert_close(
+        captioner(features, None, mask, words), captioner.eval()(features, None, mask, words)
+    )
+
+
+def test_aoa_may_have_norms_and_geometry():
+    captioner = build("aoa", norm="instance", geometry="query")
+    assert captioner.encoder.needs_boxes
+    features, mask = regions()
+    boxes = 0.1 + torch.rand(3, 5, 4, dtype=torch.float64)
+    words = torch.zeros(3, 2, dtype=torch.long)
+    assert captioner(features, boxes, mask, words).shape == (3, 2, 11)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_attention_maps_are_refused(decoder):
+    captioner = build(decoder)
+    features, mask = regions()
+    memory = captioner.encode(features, None, mask)
+    with pytest.raises(ValueError, match="told by the Transformer decoder only"):
+        captioner.decode(torch.zeros(3, 2, dtype=torch.long), memory, mask, record=[])
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        (dict(decoder="up-down"), "norm: 'instance' has no place in a model with decoder: up-down"),
+        (dict(decoder="up-down", norm="none"), "geometry: 'query' has no place"),
+        (dict(decoder="aoa", decoder_norm="layer"), "decoder_norm: 'layer' has no place"),
+        (dict(decoder="lstm"), "decoder"),
+        (dict(geometry="relation-plus-one+query"), "relation-plus-one cannot be part of a sum"),
+    ],
+)
+def test_what_does_not_fit_is_refused(keys, match):
+    with pytest.raises(ValueError, match=match):
+        CaptionerConfig(**keys)
+
+
+def test_a_named_model_has_the_transformer_decoder():
+    config = CaptionerConfig.for_model("san", decoder="aoa")
+    assert config.as_model("ng-san") == CaptionerConfig()
+    CaptionerConfig().require_transformer("an export")
+    with pytest.raises(ValueError, match="decoder: 'aoa': an export knows"):
+        config.require_transformer("an export")
