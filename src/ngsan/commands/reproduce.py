@@ -149,7 +149,7 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> No
         draw(report, base.with_suffix(".png"))
         told += " and .png"
     except ValueError as error:
-        console.print(str(error), highlight=False)
+        console.print(str(error), highlight=False, markup=False)
     console.print(f"the table is in {told}", highlight=False)
 
 
