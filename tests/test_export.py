@@ -16,6 +16,7 @@ from ngsan.commands import export as export_command
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import OnnxModel, export_captioner, load
 from ngsan.export.checking import check_export
+from ngsan.export.pack import pack_captioner
 from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
 from ngsan.models import build_captioner
 from ngsan.models.saved import VOCABULARY, load_captioner, save_captioner
@@ -37,7 +38,11 @@ VARIANTS = {
         norm_of="both",
     ),
     "relation, pre, batch": dict(
-        geometry="relation", norm_place="pre", norm="batch", norm_of="key", decoder_norm="layer"
+        geometry="relation-plus-one",
+        norm_place="pre",
+        norm="batch",
+        norm_of="key",
+        decoder_norm="layer",
     ),
     "key, layer, half": dict(geometry="key", norm="layer", dtype=torch.bfloat16),
 }
@@ -433,3 +438,13 @@ def test_the_command_tells_what_it_wrote(exported, traced_already, tmp_path, cap
     with pytest.raises(SystemExit):
         export_command.main([str(tmp_path / "model")])
     assert "--to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", [export_captioner, pack_captioner])
+def test_recurrent_decoders_are_refused(tmp_path, write):
+    model = make_model(tmp_path / "model", decoder="aoa")
+    with pytest.raises(ValueError, match="decoder: 'aoa': .* the Transformer decoder only"):
+        write(model, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+    features, boxes = torch.randn(1, 3, 6), torch.full((1, 3, 4), 0.5)
+    assert load(model).caption(features, boxes)

@@ -123,6 +123,11 @@ def test_the_grid_has_rows_and_columns():
     assert small().grid == (ROWS, COLUMNS)
 
 
+def test_a_recurrent_decoder_is_refused():
+    with pytest.raises(ValueError, match="decoder: 'up-down': a page knows"):
+        small("san", decoder="up-down")
+
+
 def test_a_model_of_given_regions_is_refused():
     config = CaptionerConfig(vocab_size=13, feature_dim=5, dim=16, heads=2, hidden_dim=16, layers=1)
     with pytest.raises(ValueError, match="backbone: none"):

@@ -97,8 +97,8 @@ class RecurrentDecoder(Decoder):
         logits = self.logits(self.dropout(x))
         return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
 
-    # Unrolled over a caption, the compiler would take minutes over the same cell again and again;
-    # where steps are captured as a graph nothing waits for Python anyhow.
+    # The compiler would unroll the loop and work on the same cell for every word; where steps are
+    # captured as a graph nothing waits for Python anyhow.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _unroll(self, words: Tensor, ready: RecurrentReady) -> Tensor:
         """The cell's results for embedded words, (B, C, T, D) to (B, C, T, D)."""
