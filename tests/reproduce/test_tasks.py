@@ -93,6 +93,19 @@ def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions,
     assert (answered / "vqa.png").stat().st_size > 1000
 
 
+def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
+    words = ["--seeds", "2", "--report", *SMALL, *ANSWERER]
+    assert reproduce("vqa", questions, answered, "--split", "val", *words) == 0
+    with (answered / "vqa-val.csv").open() as file:
+        found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    values = {float(row["value"]) for row in found if row["row"] == "MCAN"}
+    of_mcan = [entry for entry in entries_of(answered) if entry["model"]["regions"] == "guided"]
+    assert values <= {entry["metrics"]["val"]["accuracy"] for entry in of_mcan}
+    assert {row["split"] for row in found} == {"val"}
+    assert reproduce("vqa", questions, answered, "--split", "tset", *words) == 2
+    assert "was measured on 'tset'" in capsys.readouterr().err
+
+
 def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_path, answered):
     data = tmp_path / "data"
     data.mkdir()
