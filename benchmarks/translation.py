@@ -1,21 +1,14 @@
-"""How fast a translator is trained, and how well it translates Multi30k.
+"""How fast a translator is trained.
 
-    python benchmarks/translation.py speed --json speed.json
-    python benchmarks/translation.py multi30k --data multi30k --to runs/multi30k --seeds 0 1 2
+    python benchmarks/translation.py --json speed.json
 
-`speed` trains Transformer-Base, and the same with NSA, on random sentences as long as those of
-WMT14, and tells the real target words a second: all that a step does is included, padding is not
-counted. `multi30k` trains both models of `configs/translation/multi30k*.yaml` with several seeds,
-translates validation and test, and reports BLEU with its spread; what is done already is not done
-again, and a run that was stopped goes on. The folder of data comes from `ngsan data parallel`, so
-that neither part needs the library `tokenizers`. BLEU is computed as sacreBLEU does; the
-translations are beside each model, for `ngsan score --translation`.
-
-`--quick` tries both on a CPU at a small size.
+trains Transformer-Base, and the same with NSA, on random sentences as long as those of WMT14, and
+tells the real target words a second: all that a step does is included, padding is not counted.
+`--quick` tries it on a CPU at a small size. How well a translator translates is what
+`ngsan reproduce translation` tells.
 """
 
 import argparse
-import dataclasses
 import json
 import statistics
 import tempfile
@@ -32,11 +25,8 @@ from ngsan.config.translation import (
     TranslationRun,
     TranslationValidation,
     TranslatorConfig,
-    multi30k_run,
 )
 from ngsan.data.parallel.dataset import SIDES, ParallelSplit
-from ngsan.metrics.translation import compound_bleu, plain_bleu
-from ngsan.predict.translating import open_translator
 from ngsan.text.subwords import Subwords
 from ngsan.train.run import train
 
@@ -81,19 +71,6 @@ class RandomSplit(ParallelSplit):
         return Subwords(json.dumps(content))
 
 
-class FirstPairs(ParallelSplit):
-    """The first pairs of a split."""
-
-    def __init__(self, folder: str, split: str, count: int) -> None:
-        """Opens the split and leaves out the rest."""
-        super().__init__(folder, split)
-        self.offsets = {side: self.offsets[side][: count + 1] for side in SIDES}
-
-    def texts(self, side: str) -> list[str]:
-        """The first lines."""
-        return super().texts(side)[: len(self)]
-
-
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Target words a second of both models."""
     words = 2_000 if options.quick else options.words
@@ -132,76 +109,16 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def multi30k(options: argparse.Namespace) -> dict[str, Any]:
-    """BLEU of both models with several seeds."""
-    report: dict[str, Any] = {}
-    for model in MODELS:
-        rows = [_one_run(options, model, seed) for seed in options.seeds]
-        report[model] = {"runs": rows}
-        for key in ("val", "test", "test_tokenised"):
-            values = [row[key] for row in rows]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            report[model][key] = {"mean": statistics.mean(values), "spread": spread}
-            print(f"{model} {key}: {statistics.mean(values):.2f} ± {spread:.2f} {values}")
-    return report
-
-
-def _one_run(options: argparse.Namespace, model: str, seed: int) -> dict[str, Any]:
-    config = multi30k_run(model)
-    config = dataclasses.replace(
-        config, seed=seed, data=dataclasses.replace(config.data, folder=options.data)
-    )
-    datasets = None
-    if options.quick:
-        datasets = tuple(FirstPairs(options.data, name, 200) for name in ("train", "val"))
-        small = {"dim": 32, "heads": 4, "hidden_dim": 64, "layers": 1}
-        config = dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, **small),
-            cross_entropy=dataclasses.replace(config.cross_entropy, epochs=1, average=0),
-        )
-    folder = Path(options.to) / f"{model}-{seed}"
-    resume = (folder / "training").is_dir()
-    train(config, folder, resume=resume, listen=_tell, datasets=datasets)
-    translator = open_translator(folder)
-    row: dict[str, Any] = {"seed": seed}
-    for name in ("val", "test"):
-        count = 20 if options.quick else 1_000_000
-        split = FirstPairs(options.data, name, count)
-        sentences = [split.sentence("source", index) for index in range(len(split))]
-        texts = [best.text for best, *_ in translator.translate_ids(sentences, words=8_000)]
-        (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
-        references = split.texts("target")
-        row[name] = plain_bleu(texts, references).value
-        row[f"{name}_tokenised"] = compound_bleu(texts, references).value
-    print(model, row, flush=True)
-    return row
-
-
-def _tell(entry: dict[str, Any]) -> None:
-    if entry["event"] in ("epoch", "average"):
-        kept = {key: entry.get(key) for key in ("event", "epoch", "loss", "metrics", "seconds")}
-        print(json.dumps(kept), flush=True)
-
-
 def main() -> None:
     """Reads the command line and measures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", help="write the report to this file")
     parser.add_argument("--quick", action="store_true", help="a small size, for a CPU")
-    parts = parser.add_subparsers(required=True)
-    fast = parts.add_parser("speed", help="target words a second at Transformer-Base size")
-    fast.add_argument("--words", type=int, default=25_000, help="target words of a batch")
-    fast.add_argument("--steps", type=int, default=300, help="about how many steps to make")
-    fast.add_argument("--shapes", type=int, default=8, help="shapes of batches")
-    fast.set_defaults(measure=speed)
-    runs = parts.add_parser("multi30k", help="BLEU on Multi30k with several seeds")
-    runs.add_argument("--data", required=True, help="folder of ngsan data parallel")
-    runs.add_argument("--to", required=True, help="folder for the models")
-    runs.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    runs.set_defaults(measure=multi30k)
+    parser.add_argument("--words", type=int, default=25_000, help="target words of a batch")
+    parser.add_argument("--steps", type=int, default=300, help="about how many steps to make")
+    parser.add_argument("--shapes", type=int, default=8, help="shapes of batches")
     options = parser.parse_args()
-    report = options.measure(options)
+    report = speed(options)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=2) + "\n")
 

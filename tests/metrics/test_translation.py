@@ -3,13 +3,16 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from ngsan.metrics.translation import (
     bleu,
+    bleu_of_counts,
     compound_bleu,
     cut_13a,
     plain_bleu,
+    plain_counts,
     sacre_bleu,
     split_compounds,
 )
@@ -80,6 +83,20 @@ def test_equals_sacrebleu(seed):
         through = sacre_bleu(mine, [its])
         assert through.value == theirs.score
     assert through.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bleu_of_counts_is_that_of_any_choice_of_sentences(seed):
+    mine, its = noisy(seed)
+    counts = plain_counts(mine, its)
+    random = np.random.default_rng(seed)
+    choices = [[0], [1], [2], *(random.integers(len(mine), size=size) for size in (2, 3, 5, 40))]
+    sums = np.array([counts[choice].sum(axis=0) for choice in choices])
+    expected = [
+        plain_bleu([mine[i] for i in choice], [its[i] for i in choice]).value for choice in choices
+    ]
+    assert bleu_of_counts(sums) == pytest.approx(expected)
+    assert bleu_of_counts(sums / 3)[-1] == pytest.approx(expected[-1])
 
 
 def test_several_references_go_to_sacrebleu():

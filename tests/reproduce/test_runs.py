@@ -6,6 +6,7 @@ import io
 import json
 import statistics
 
+import numpy as np
 import pytest
 
 from ngsan.__main__ import main
@@ -19,6 +20,8 @@ from ngsan.config import (
     TrainConfig,
     reproduction_run,
 )
+from ngsan.data.store import FeatureStore, Regions
+from ngsan.data.store_writer import StoreWriter
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.reproduce.examples import choose_examples, examples_page
@@ -284,3 +287,31 @@ def test_a_run_may_keep_its_folder(data, tmp_path):
     found = make_run(run, tmp_path, keep=True)
     assert [entry.phase for entry, _ in found] == [CROSS_ENTROPY]
     assert (tmp_path / "runs" / run.key / "model.safetensors").is_file()
+
+
+def test_a_run_of_other_bytes_of_the_same_features_begins_again(data, tmp_path):
+    again = tmp_path / "again"
+    again.mkdir()
+    for path in data.iterdir():
+        if path.is_file():
+            (again / path.name).write_bytes(path.read_bytes())
+    store = FeatureStore(data)
+    with StoreWriter(again, source=store.source) as writer:
+        for image in store.ids():
+            features = np.nextafter(store[image].features, np.float16(9))
+            writer.add(image, Regions(features, store[image].boxes, store[image].size))
+    table = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
+    (begun, *_), (run, *_) = (wanted_runs(table, base(where), [0]) for where in (data, again))
+    assert begun.key == run.key
+    assert begun.content != run.content
+
+    def listen(entry):
+        if entry["event"] == "checkpoint" and entry["step"] >= 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        make_run(begun, tmp_path, listen=listen)
+    told = []
+    ((entry, _),) = make_run(run, tmp_path, listen=told.append)
+    assert next(line for line in told if line["event"] == "start")["resumed_at"] is None
+    assert entry.content == run.content

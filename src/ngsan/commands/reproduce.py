@@ -57,6 +57,9 @@ def make_parser(name: str = "layers") -> Parser:
         "--report", action="store_true", help="make no runs, only the table of those finished"
     )
     parser.add_argument(
+        "--split", type=str, default="", help="show this split, val or test, not the table's own"
+    )
+    parser.add_argument(
         "--pictures", type=str, default=None, help="examples: a folder of the photographs"
     )
     return parser
@@ -101,7 +104,7 @@ def reproduce(config: Any, options: Any) -> None:
         elif name == _WEIGHTS.name:
             _draw_weights(runs[0].key, ledger.folder, console)
         else:
-            _write_table(_table(name), runs, ledger, console)
+            _write_table(_table(name), runs, ledger, console, options.split)
 
 
 def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int) -> None:
@@ -125,13 +128,15 @@ def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int
         sys.exit(128 + error.number)
 
 
-def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> None:
+def _write_table(table: Table, wanted: Any, ledger: Any, console: Console, split: str) -> None:
     from ngsan.reproduce.figures import draw
     from ngsan.reproduce.report import build_report, header, rows, to_csv, to_markdown
 
-    report = build_report(table, wanted, ledger)
+    report = build_report(dataclasses.replace(table, split=split or table.split), wanted, ledger)
     if not report.lines:
         raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}")
+    if split not in ("", "val", report.split):
+        raise ValueError(f"split: no run of table {table.name} was measured on {split!r}")
     shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
     heads = header(report)
     dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
@@ -141,7 +146,7 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console) -> No
     for cells in rows(report):
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
-    base = Path(ledger.folder) / table.name
+    base = Path(ledger.folder) / (f"{table.name}-{split}" if split else table.name)
     write_text(base.with_suffix(".md"), to_markdown(report))
     write_text(base.with_suffix(".csv"), to_csv(report))
     told = f"{base}.md, .csv"

@@ -136,7 +136,7 @@ def answer_priors(
 
 def _percent(scores: VqaScores) -> dict[str, float]:
     found = {"accuracy": scores.overall, **dict(sorted(scores.by_answer_type.items()))}
-    return {name: 100 * value for name, value in found.items() if name}
+    return {name: round(100 * value, 4) for name, value in found.items() if name}
 
 
 def _splits(config: AnswerRun) -> list[str]:

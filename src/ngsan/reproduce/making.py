@@ -189,6 +189,6 @@ def _told(failed: Sequence[tuple[Wanted, BaseException]], of: int) -> str:
             reason = "its process was killed, perhaps for want of memory"
         lines.append(f"\n  {run.label}, seed {run.config.seed}: {reason}")
     return (
-        f"{len(failed)} of {of} runs failed; the others are in the ledger, and what was saved of "
-        f"these goes on when the command is run again:{''.join(lines)}"
+        f"{len(failed)} of {of} runs failed; the others are in the ledger (--report shows them), "
+        f"and what was saved of these goes on when the command is run again:{''.join(lines)}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
-from ngsan.reproduce.tables import Table
+from ngsan.reproduce.tables import ANSWERING, Table
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,8 @@ def rows(report: Report) -> list[list[str]]:
 def to_markdown(report: Report) -> str:
     """The table as Markdown, with what it shows above it."""
     heads, table = header(report), report.table
-    where = f"{table.place} of the paper, {report.split} split, after {table.phase}"
+    after = "" if table.phase == ANSWERING else f", after {table.phase}"
+    where = f"{table.place} of the paper, {report.split} split{after}"
     lines = [
         f"### {table.title}",
         "",

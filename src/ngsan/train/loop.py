@@ -86,6 +86,9 @@ def run_phases(run: Run, progress: Progress, memory: dict[str, Tensor]) -> None:
     Raises:
         StoppedError: The run was asked to stop.
     """
+    if run.compiled:
+        # What earlier runs of this process have compiled would count among this one's shapes.
+        torch.compiler.reset()
     while progress.phase < len(run.lesson.phases):
         _take_best(run, progress)
         phase = run.lesson.phases[progress.phase]()
@@ -118,8 +121,6 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
     )
     load_optimizer(optimizer, run.model, memory)
     if run.compiled:
-        # What earlier runs of this process have compiled would count among this one's shapes.
-        torch.compiler.reset()
         torch._dynamo.config.recompile_limit = _MOST_SHAPES
         phase.module.compile(dynamic=False)
     module = run.fabric.setup_module(phase.module)

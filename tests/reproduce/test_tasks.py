@@ -1,0 +1,248 @@
+"""Tables of clips, of translation and of answers: tiny runs through the command."""
+
+import csv
+import dataclasses
+import json
+import statistics
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ngsan.__main__ import main
+from ngsan.config.answering import AnswerDataConfig, AnswerRun
+from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.data.questions import Question, read_questions
+from ngsan.data.store import FeatureStore, Regions
+from ngsan.data.store_writer import StoreWriter
+from ngsan.data.synthetic.asking import write_question_scenes
+from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
+from ngsan.metrics.translation import bleu_of_counts, plain_bleu
+from ngsan.reproduce.answering import Answering, answer_priors
+from ngsan.reproduce.ledger import LEDGER, Ledger
+from ngsan.reproduce.runs import wanted_runs
+from ngsan.reproduce.statistics import paired
+from ngsan.reproduce.tables import TABLES, Row, Table
+from ngsan.text.answers import answer_accuracy
+from tests.translation_worlds import backwards_folder
+
+SMALL = ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1"]
+PLACE = ["--machine.device=cpu", "--machine.threads=1"]
+ANSWERER = [
+    "--model.flat_dim=16", "--model.flat_hidden_dim=8", "--model.word_dim=8",
+    "--learning.epochs=1", "--learning.batch_size=16",
+]  # fmt: skip
+
+
+def reproduce(name, data, folder, *words):
+    return main(["reproduce", name, "--data", str(data), "--to", str(folder), *words, *PLACE])
+
+
+def entries_of(folder):
+    return [json.loads(line) for line in (folder / LEDGER).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    write_question_scenes(folder, {"train": 40, "val": 16, "test": 12}, most=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(questions, tmp_path_factory):
+    """The table of answers with two seeds."""
+    folder = tmp_path_factory.mktemp("answered")
+    assert reproduce("vqa", questions, folder, "--seeds", "2", *SMALL, *ANSWERER) == 0
+    return folder
+
+
+def test_answers_are_entered_with_the_accuracy_of_each(questions, answered):
+    asked = {question.id: question for question in read_questions(questions)}
+    entries = entries_of(answered)
+    assert len(entries) == 3 * 2
+    ledger = Ledger(answered)
+    for entry in entries:
+        assert (entry["phase"], len(entry["curve"])) == ("answering", 1)
+        for split, metrics in entry["metrics"].items():
+            written = ledger.written(entry["key"], split)
+            assert {asked[name].split for name in written.ids} == {split}
+            for name, text, (score,) in zip(
+                written.ids, written.texts, written.scores, strict=True
+            ):
+                assert score == pytest.approx(100 * answer_accuracy(text, asked[name].answers))
+            mean = statistics.mean(score for (score,) in written.scores)
+            assert metrics["accuracy"] == pytest.approx(mean, abs=1e-3)
+
+
+def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions, answered):
+    text = (answered / "vqa.md").read_text()
+    assert "difference of accuracy from MCAN" in text
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if "|" in line}
+    assert lines["MCAN"].endswith("|  |  |")
+    assert not lines["MCAN + GSA"].endswith("|  |  |")
+    with (answered / "vqa.csv").open() as file:
+        priors = [row for row in csv.DictReader(file) if row["row"].startswith("prior")]
+    asked = [question for question in read_questions(questions) if question.split == "test"]
+    learned = [question for question in read_questions(questions) if question.split == "train"]
+    best = Counter(Counter(question.answers).most_common(1)[0][0] for question in learned)
+    answer = best.most_common(1)[0][0]
+    expected = statistics.mean(answer_accuracy(answer, question.answers) for question in asked)
+    found = next(row for row in priors if row["metric"] == "accuracy" and answer in row["row"])
+    assert float(found["value"]) == pytest.approx(100 * expected)
+    assert (answered / "vqa.png").stat().st_size > 1000
+
+
+def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
+    words = ["--seeds", "2", "--report", *SMALL, *ANSWERER]
+    assert reproduce("vqa", questions, answered, "--split", "val", *words) == 0
+    with (answered / "vqa-val.csv").open() as file:
+        found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    values = {float(row["value"]) for row in found if row["row"] == "MCAN"}
+    of_mcan = [entry for entry in entries_of(answered) if entry["model"]["regions"] == "guided"]
+    assert values <= {entry["metrics"]["val"]["accuracy"] for entry in of_mcan}
+    assert {row["split"] for row in found} == {"val"}
+    assert reproduce("vqa", questions, answered, "--split", "tset", *words) == 2
+    assert "was measured on 'tset'" in capsys.readouterr().err
+
+
+def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_path, answered):
+    data = tmp_path / "data"
+    data.mkdir()
+    for path in questions.iterdir():
+        if path.is_file():
+            (data / path.name).write_bytes(path.read_bytes())
+    whole = FeatureStore(questions)
+    kept = [image for number, image in enumerate(whole.ids()) if number % 5]
+    with StoreWriter(data, source="some of them") as writer:
+        for image in kept:
+            writer.add(image, whole[image])
+    words = ["--data.skip_missing=true", "--seeds", "1", "--rows", "question only", "MCAN"]
+    assert reproduce("vqa", data, tmp_path / "to", *words, *SMALL, *ANSWERER) == 0
+    ledger = Ledger(tmp_path / "to")
+    ids = [ledger.written(entry["key"], "test").ids for entry in entries_of(tmp_path / "to")]
+    assert ids[0] == ids[1]
+    assert 0 < len(ids[0]) < 12
+
+
+def test_priors_go_by_the_type_of_the_question():
+    def asked(name, kind, answer):
+        return Question(name, "1", "train", "who?", (answer,) * 10, question_type=kind)
+
+    learned = [
+        asked("1", "is", "yes"), asked("2", "is", "yes"), asked("3", "is", "no"),
+        asked("4", "how many", "2"), asked("5", "how many", "2"), asked("6", "what", "dog"),
+    ]  # fmt: skip
+    wanted = {kind: asked(kind, kind, "x") for kind in ("is", "how many", "why")}
+    overall, by_type = answer_priors(learned, wanted).values()
+    assert set(overall.values()) <= {"yes", "2"}
+    assert len(set(overall.values())) == 1
+    assert by_type == {"is": "yes", "how many": "2", "why": overall["why"]}
+
+
+def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
+    data = backwards_folder(tmp_path / "pairs", train=200, val=40)
+    words = [
+        "--seeds", "2", *SMALL, "--cross_entropy.epochs=2", "--cross_entropy.batch_size=400",
+        "--cross_entropy.average=0", "--validation.decoding.beam=2",
+    ]  # fmt: skip
+    assert reproduce("translation", data, tmp_path / "to", *words) == 0
+    # Without a test split the table is of the validation split.
+    assert "Translation (Extension section, val)" in capsys.readouterr().out
+    ledger, references = Ledger(tmp_path / "to"), ParallelSplit(data, "val").texts("target")
+    counts = {}
+    for entry in entries_of(tmp_path / "to"):
+        written = ledger.written(entry["key"], "val")
+        value = plain_bleu(written.texts, references).value
+        assert entry["metrics"]["val"]["BLEU"] == pytest.approx(value, abs=1e-3)
+        assert entry["curve"][-1] == pytest.approx(value, abs=2.0)
+        rows = np.array(written.scores, float)
+        assert bleu_of_counts(rows.sum(axis=0)) == pytest.approx(value)
+        counts.setdefault(entry["model"]["norm"], []).append(rows)
+    means = [np.mean(counts[norm], axis=0) for norm in ("none", "instance")]
+    p = paired(means[1], means[0], lambda totals: bleu_of_counts(totals)[..., None])
+    assert f"| {p:.4f} |" in (tmp_path / "to" / "translation.md").read_text()
+
+
+def test_clips_are_captioned(tmp_path):
+    write_moving_folder(tmp_path / "data", sample_moving_splits({"train": 12, "val": 4}, frames=4))
+    words = ["--seeds", "1", *SMALL, "--cross_entropy.epochs=1", "--cross_entropy.batch_size=6"]
+    assert reproduce("video", tmp_path / "data", tmp_path / "to", *words) == 0
+    entries = entries_of(tmp_path / "to")
+    assert [entry["model"]["norm"] for entry in entries] == ["none", "instance"]
+    assert {entry["model"]["positions"] for entry in entries} == {"sinusoidal"}
+    assert "CIDEr" in (tmp_path / "to" / "video.md").read_text()
+
+
+def features_again(source, folder, change):
+    """The questions of a folder, with features that differ by what `change` makes of them."""
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    store = FeatureStore(source)
+    name, regions_of = change
+    with StoreWriter(folder, source=name or store.source) as writer:
+        for image in store.ids():
+            writer.add(image, regions_of(store[image]))
+    return AnswerRun(data=AnswerDataConfig(folder=str(folder)))
+
+
+def rounded_otherwise(regions):
+    next_ones = np.nextafter(regions.features, np.float16(9))
+    return Regions(next_ones, regions.boxes, regions.size)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (("", rounded_otherwise), True),
+        (("another network", lambda regions: regions), False),
+        (("", lambda regions: Regions(regions.features[:-1], regions.boxes[:-1])), False),
+    ],
+)
+def test_features_that_were_made_twice_are_the_same_data(questions, tmp_path, change, same):
+    task = Answering()
+    before = task.fit(AnswerRun(data=AnswerDataConfig(folder=str(questions))))
+    after = task.fit(features_again(questions, tmp_path / "again", change))
+    assert (before.data == after.data) is same
+    assert (before.content == after.content) is (change[0] != "")
+
+
+def test_the_first_rounds_of_another_machine_count(questions, answered, tmp_path):
+    again = features_again(questions, tmp_path / "again", ("", rounded_otherwise))
+    before = entries_of(answered)
+    command = ["--seeds", "2", *SMALL, *ANSWERER]
+    assert reproduce("vqa", again.data.folder, answered, *command) == 0
+    assert entries_of(answered) == before
+
+
+def test_every_table_has_a_recipe_that_fits_its_rows(questions):
+    for table in TABLES.values():
+        recipe = table.recipe()
+        for row in table.rows:
+            dataclasses.replace(recipe.model, **row.model)
+        assert table.metric in table.metrics
+    base = AnswerRun(data=AnswerDataConfig(folder=str(questions)))
+    assert len({run.key for run in wanted_runs(TABLES["vqa"], base, [0, 1])}) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"compared_with": "SAM"}, "no row 'SAM'"),
+        ({"metric": "SPICE"}, "SPICE is not among its metrics"),
+        ({"rows": (Row("SAN", {}), Row("SAN", {}))}, "two rows have the same label"),
+    ],
+)
+def test_tables_are_checked(changes, told):
+    with pytest.raises(ValueError, match=told):
+        Table(**{"name": "x", "title": "", "place": "", "rows": (Row("SAN", {}),), **changes})
+
+
+def test_help_explains_the_keys_of_the_table_s_task(capsys):
+    for name, key in (("vqa", "--learning.epochs"), ("translation", "--model.hidden_dropout")):
+        for words in ([name, "--help"], ["--report", name, "--to", "layers", "--help"]):
+            with pytest.raises(SystemExit):
+                main(["reproduce", *words])
+            assert key in capsys.readouterr().out
