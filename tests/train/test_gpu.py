@@ -48,8 +48,14 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, chang
     phase = len(wanted) // 2
     assert found[:phase] == pytest.approx(wanted[:phase], rel=1e-4)
     theirs = load_captioner(tmp_path / "run" / "cross-entropy")[0]
-    for mine, its in zip(theirs.parameters(), captioner.parameters(), strict=True):
-        assert (mine - its).abs().max() < 2e-3
+    # Not their weights: the shifts of keys have no gradient but rounding, which Adam follows.
+    batch = dataset(scene_folder(tmp_path / "scenes")).batch(range(12))
+    parts = (batch.features.float(), batch.boxes, batch.mask)
+    found, wanted = (
+        model.eval().decode(batch.words, model.encode(*parts), batch.mask)
+        for model in (theirs, captioner)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
 
 
 def test_half_precision_learns_too(tmp_path):

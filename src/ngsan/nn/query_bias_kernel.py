@@ -46,7 +46,7 @@ def _forward(  # type: ignore[no-untyped-def]
     geometry, weight, bias, query, found,
     ROWS, N, H, G, STRIDE_B, STRIDE_H, STRIDE_I, STRIDE_J,
     F: tl.constexpr, J: tl.constexpr, HB: tl.constexpr, GB: tl.constexpr, FB: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
     """Some rows: the bias of their pairs."""
     g, h, k = tl.arange(0, GB), tl.arange(0, HB), tl.arange(0, FB)
@@ -60,7 +60,7 @@ def _forward(  # type: ignore[no-untyped-def]
         for start in range(0, N, J):
             j = start + tl.arange(0, J)
             features = _features(geometry, place, j, k, N, F)
-            embedded = tl.dot(features, weights, input_precision=PRECISION)
+            embedded = tl.dot(features, weights, input_precision=EMBEDDING)
             embedded = tl.maximum(embedded, 0.0).to(query.dtype.element_ty)
             pairs = tl.dot(embedded, theirs, input_precision=PRECISION)
             at = out + h[None, :] * STRIDE_H + j[:, None] * STRIDE_J
@@ -72,7 +72,7 @@ def _backward(  # type: ignore[no-untyped-def]
     geometry, weight, bias, query, slope, query_slope, sums,
     ROWS, N, H, G, STRIDE_B, STRIDE_H, STRIDE_I, STRIDE_J,
     F: tl.constexpr, J: tl.constexpr, HB: tl.constexpr, GB: tl.constexpr, FB: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
     """Some rows: the gradients of their queries, and sums of those of the embedding's weights."""
     g, h, k = tl.arange(0, GB), tl.arange(0, HB), tl.arange(0, FB)
@@ -90,7 +90,7 @@ def _backward(  # type: ignore[no-untyped-def]
         for start in range(0, N, J):
             j = start + tl.arange(0, J)
             features = _features(geometry, place, j, k, N, F)
-            embedded = tl.dot(features, weights, input_precision=PRECISION)
+            embedded = tl.dot(features, weights, input_precision=EMBEDDING)
             at = incoming_at + h[None, :] * STRIDE_H + j[:, None] * STRIDE_J
             seen = (j[:, None] < N) & (h[None, :] < H)
             incoming = tl.load(at, mask=seen, other=0.0)
@@ -116,6 +116,9 @@ def _sizes(geometry: Tensor, query: Tensor) -> dict[str, Any]:
         "GB": max(16, triton.next_power_of_2(width)),
         "FB": max(16, triton.next_power_of_2(geometry.shape[-1] + 1)),
         "PRECISION": "ieee" if single else "tf32",
+        # Rounded to ten bits, embeddings near zero would fall on the ReLU's other side: a few in a
+        # thousand, which is a few in a hundred of the weights' gradient.
+        "EMBEDDING": "ieee" if single else "tf32x3",
         # Products in full single precision are not made by tensor cores, and need more registers.
         "num_warps": 4 if single else _WARPS,
     }
