@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import ngsan
 from ngsan.__main__ import main
 from ngsan.config import MachineConfig, RateConfig, read_yaml, to_yaml
 from ngsan.config.answering import (
@@ -154,6 +155,10 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
     assert read_yaml(AnswerRun, output / "config.yaml").model == saved.config
     with pytest.raises(ValueError, match="a model for answering, and here one for captioning"):
         load_captioner(output)
+    with pytest.raises(ValueError, match=r"ngsan\.QuestionAnswerer\.load"):
+        ngsan.load(output)
+    with pytest.raises(ValueError, match="it cannot look at photographs"):
+        QuestionAnswerer.load(output)
     data = QuestionSet(scenes, "val")
     answerer = QuestionAnswerer(saved)
     given = {}
