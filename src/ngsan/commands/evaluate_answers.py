@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ngsan.data.question_set import QuestionSet
 from ngsan.durable import write_text
@@ -68,7 +69,7 @@ def evaluate_answers(
     Path(to).parent.mkdir(parents=True, exist_ok=True)
     rows = [{"question_id": _number(name), "answer": text} for name, text in given.items()]
     write_text(to, json.dumps(rows, ensure_ascii=False) + "\n")
-    console.print(f"{len(given):,} answers are in {to}", highlight=False)
+    console.print(f"{len(given):,} answers are in {to}", highlight=False, markup=False)
     known = {question.id: question for question in asked.questions}
     silent = sum(not question.answers for question in asked.questions)
     if silent:
@@ -116,6 +117,6 @@ def _print(console: Console, scores: VqaScores) -> None:
     table.add_column("VQA accuracy", justify="right")
     for name, value in _values(scores).items():
         if name != "signature":
-            table.add_row("all" if name == "accuracy" else name, f"{value:.2f}")
+            table.add_row(Text("all" if name == "accuracy" else name), f"{value:.2f}")
     console.print(table)
     console.print(scores.signature, highlight=False, markup=False, soft_wrap=True)
