@@ -14,9 +14,10 @@ from ngsan.config import TrainConfig, run_class
 from ngsan.plots import plot_curves, read_curve
 from ngsan.train.log import Entry
 
-DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically. The best model is
-the output folder itself; the best of each phase, the log, the curve and the state from which an
-interrupted run goes on are in it, too."""
+DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically; with --task, or a
+file that has that key, a translator (translation) or a model that answers questions (answering),
+whose keys --help shows then. The best model is the output folder itself; the best of each phase,
+the log, the curve and the state from which an interrupted run goes on are in it, too."""
 
 _CURVE = "curve.png"
 _BETWEEN_CURVES = 60.0
