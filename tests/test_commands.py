@@ -49,6 +49,24 @@ def test_describe_counts_parameters(capsys):
     assert "18.1" in out
 
 
+def test_describe_counts_the_parameters_of_other_tasks(capsys):
+    assert main(["describe", "--config", "configs/translation/base.yaml"]) == 0
+    out = capsys.readouterr().out
+    words, attention, dense, norm = 32768 * 512, 4 * 513 * 512, 513 * 2048 + 2049 * 512, 1024
+    encoder, decoder = attention + dense + 2 * norm, 2 * attention + dense + 3 * norm
+    assert f"{words + 6 * (encoder + decoder):,}" in out
+    assert "transformer-nsa" in out
+    assert main(["describe", "--config", "configs/vqa/mcan_gsa.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "question-only" in out
+    assert "The dataset decides on what was assumed here: vocab_size 20,000" in out
+    words = ["--model.vocab_size", "100", "--model.answers", "3", "--model.feature_dim", "8"]
+    assert main(["describe", "--config", "configs/vqa/question_only.yaml", *words]) == 0
+    out = capsys.readouterr().out
+    assert "30,000" in out
+    assert "assumed" not in out
+
+
 def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
     assert main(["describe", "--yaml", "--model.layers", "6"]) == 0
     text = capsys.readouterr().out

@@ -3,7 +3,7 @@
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.commands.train import task_of
+from ngsan.commands.command_line import task_of
 
 
 def test_the_task_is_the_file_s_or_the_line_s(tmp_path):

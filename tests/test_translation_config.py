@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ngsan.commands.train import task_of
+from ngsan.commands.command_line import task_of
 from ngsan.config import RateConfig, explain, read_yaml, run_class, to_yaml
 from ngsan.config.translation import (
     TRANSLATORS,

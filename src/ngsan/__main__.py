@@ -10,7 +10,7 @@ COMMANDS = {
     "data": "bring captions, questions and features into a dataset folder, or look into one",
     "demo": "caption the example photographs and show where the model looked",
     "describe": "print a model's configuration and its parameter counts",
-    "evaluate": "caption a split of a dataset with a model, and score the captions",
+    "evaluate": "caption a split of a dataset, or answer its questions, and score that",
     "export": "write a model as ONNX files, also in 8 bits for a CPU",
     "extract": "make features of image files or clips with a backbone or a detector",
     "pack": "write a model small, for use with PyTorch and without it",
@@ -18,7 +18,7 @@ COMMANDS = {
     "reproduce": "rerun a table or figure of the paper",
     "score": "score a file of captions against references, or check a submission",
     "serve": "serve the studio, a page and an API that caption photographs",
-    "train": "train a captioner, by cross-entropy and then self-critically",
+    "train": "train a captioner, a translator, or a model that answers questions",
     "translate": "translate lines of text with a trained translator",
 }
 

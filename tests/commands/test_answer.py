@@ -119,6 +119,13 @@ def test_a_picture_of_where_the_model_looked(world, tmp_path):
         assert found.size == (120, 80)
 
 
+def test_questions_are_no_markup(world, capsys):
+    assert ask(world, "[/b] what [bold]xyz xyz is xyz?") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "[/b] what [bold]xyz xyz is xyz?"
+    assert "does not know: [, b], [bold]xyz, xyz\n" in out
+
+
 def test_what_cannot_be_answered(world, tmp_path, capsys):
     assert ask(world, "what colour is it?", photo="other") == 2
     assert "learned from regions of another source" in capsys.readouterr().err
@@ -126,6 +133,8 @@ def test_what_cannot_be_answered(world, tmp_path, capsys):
     assert "a model for captioning, and here one for answering" in capsys.readouterr().err
     assert ask(world, "?!") == 2
     assert "has no words" in capsys.readouterr().err
+    assert ask(world, "is it?", "--picture", str(tmp_path / "none" / "x.png")) == 2
+    assert "--picture: there is no folder" in capsys.readouterr().err
     assert ask(world, "is it?", "--count", "0") == 2
     assert "--count: 0" in capsys.readouterr().err
     assert main(["answer", str(tmp_path / "no.jpg"), "is it?", "--model", str(world / "run"),

@@ -10,6 +10,7 @@ import torch
 
 from ngsan import open_translator
 from ngsan.__main__ import main
+from ngsan.commands import translate
 from ngsan.config.translation import TranslatingConfig, TranslatorConfig
 from ngsan.models.translator import build_translator
 from ngsan.models.translator_folder import load_translator, save_translator
@@ -138,10 +139,26 @@ def test_bad_lines_are_named(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stdin(b"good\nb\xffd\n"))
     assert main(["translate", str(folder), "--device", "cpu"]) == 2
     assert "standard input, line 2: bad UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr(translate, "_CHUNK", 2)
+    monkeypatch.setattr(sys, "stdin", Stdin(b"one\ntwo\n" + b"three " * 2000 + b"\n"))
+    assert main(["translate", str(folder), "--device", "cpu"]) == 2
+    assert "text 3 has" in capsys.readouterr().err
     assert main(["translate", str(tmp_path)]) == 2
     assert "is not a model" in capsys.readouterr().err
     assert main(["caption", "--model", str(folder), "src/ngsan/examples/cat.jpg"]) == 2
-    assert "is a model for translation" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "is a model for translation" in told
+    assert "ngsan translate" in told
+
+
+def test_what_is_translated_is_not_overwritten(folder, tmp_path, capsys):
+    text = tmp_path / "text.en"
+    text.write_text("a dog\n", encoding="utf-8")
+    (tmp_path / "linked.en").symlink_to(text)
+    for target in (text, tmp_path / "linked.en"):
+        assert main(["translate", str(folder), "--input", str(text), "--output", str(target)]) == 2
+        assert "would be overwritten" in capsys.readouterr().err
+    assert text.read_text(encoding="utf-8") == "a dog\n"
 
 
 def test_data_and_scores_from_the_command_line(tmp_path, capsys):

@@ -164,6 +164,7 @@ def test_word_vectors(tmp_path):
         ("red 1 2 3 4 5\n", r":1: a word and 3 numbers"),
         ("blue 1 2 3\nred 1 x 3\n", r":2: could not convert"),
         ("blue 1 2 3\nred 1 nan 3\n", r":2: a number of 'red' is not finite"),
+        ("red 1 2 3\n\nblue 1 2\n", r":3: a word and 3 numbers should stand there, and 3 parts"),
         ("blue 1 2 3\n", "of none of 1 words"),
     ],
 )

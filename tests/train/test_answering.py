@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import ngsan
 from ngsan.__main__ import main
 from ngsan.config import MachineConfig, RateConfig, read_yaml, to_yaml
 from ngsan.config.answering import (
@@ -154,6 +155,10 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
     assert read_yaml(AnswerRun, output / "config.yaml").model == saved.config
     with pytest.raises(ValueError, match="a model for answering, and here one for captioning"):
         load_captioner(output)
+    with pytest.raises(ValueError, match=r"ngsan\.QuestionAnswerer\.load"):
+        ngsan.load(output)
+    with pytest.raises(ValueError, match="it cannot look at photographs"):
+        QuestionAnswerer.load(output)
     data = QuestionSet(scenes, "val")
     answerer = QuestionAnswerer(saved)
     given = {}
@@ -164,6 +169,32 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
         )
     scores = score_answers(given, {question.id: question for question in data.questions})
     assert 100 * scores.overall == pytest.approx(read_metrics(output)["accuracy"])
+
+
+def test_a_split_is_answered_and_scored_by_the_command(trained, scenes, tmp_path, capsys):
+    answers, scores = tmp_path / "answers.json", tmp_path / "scores.json"
+    words = ["evaluate", str(trained[0]), "--data", str(scenes), "--split", "val"]
+    words += ["--to", str(answers), "--device", "cpu"]
+    assert main([*words, "--json", str(scores), "--batch_size", "7"]) == 0
+    assert "VQA|questions:30|people:10" in capsys.readouterr().out
+    found, trained_to = json.loads(scores.read_text()), read_metrics(trained[0])
+    assert found["accuracy"] == pytest.approx(trained_to["accuracy"])
+    assert found["yes/no"] == pytest.approx(trained_to["yes/no"])
+    rows = json.loads(answers.read_text())
+    data = QuestionSet(scenes, "val")
+    assert [str(row["question_id"]) for row in rows] == [asked.id for asked in data.questions]
+    assert {row["answer"] for row in rows} <= {"yes", "no"}
+    assert main([*words, "--metrics", "CIDEr"]) == 2
+    assert "--metrics is for captioners" in capsys.readouterr().err
+    other = tmp_path / "other"
+    write_question_scenes(other, {"train": 4, "val": 4}, most=3)
+    lines = [json.loads(line) for line in (other / "questions.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("answers")
+    (other / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words[3] = str(other)
+    assert main(words) == 0
+    assert "not scored, as nobody has answered 4" in capsys.readouterr().out
 
 
 def test_answers_come_with_where_the_model_looked(trained, scenes):

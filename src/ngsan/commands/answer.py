@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ngsan.commands.command_line import Parser
 from ngsan.durable import write_bytes
@@ -29,6 +30,8 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--count: {options.count} is not at least 1")
     if options.picture and len(options.questions) > 1:
         raise ValueError("--picture shows where the model looked for one question: ask one")
+    if options.picture and not (folder := Path(options.picture).absolute().parent).is_dir():
+        raise ValueError(f"--picture: there is no folder {folder}")
     # Only now: it takes seconds, and a wrong command line should be told at once.
     from ngsan.predict.answers import QuestionAnswerer
 
@@ -49,10 +52,12 @@ def main(arguments: list[str]) -> None:
 
 def _show(given: "Answers") -> None:
     console = Console()
-    table = Table(title=given.question, title_justify="left", show_header=False)
+    console.print(given.question, style="italic", highlight=False, markup=False, soft_wrap=True)
+    table = Table(show_header=False)
     for answer in given.answers:
-        table.add_row(answer.text, f"{100 * answer.probability:.1f} %")
-    console.print(table, markup=False)
+        # As text, since words in square brackets would be taken for markup.
+        table.add_row(Text(answer.text), f"{100 * answer.probability:.1f} %")
+    console.print(table)
     for line in _lines(given):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -65,7 +70,7 @@ def _lines(given: "Answers") -> list[str]:
     heard = sorted(given.words, key=lambda pair: -pair[1])[:STRONGEST]
     lines.append("listened to: " + ", ".join(f"{word} ({100 * w:.0f} %)" for word, w in heard))
     if given.unknown:
-        lines.append(f"does not know: {', '.join(given.unknown)}")
+        lines.append(f"does not know: {', '.join(dict.fromkeys(given.unknown))}")
     return lines
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
@@ -67,6 +69,33 @@ def take_config(parser: Parser, options: Any, config: type[T]) -> T:
     made = parser.instantiate(options)
     names = [item.name for item in dataclasses.fields(config)]  # type: ignore[arg-type]
     return config(**{name: made[name] for name in names})
+
+
+def task_of(arguments: list[str]) -> str:
+    """What a command line is to learn: what it or its last file says; captioning otherwise.
+
+    The rest of the line can be understood only when that is known.
+
+    Raises:
+        ValueError: A file is no YAML.
+        OSError: A file cannot be read.
+    """
+    import yaml
+
+    task = "captioning"
+    for word, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, _, given = word.partition("=")
+        value = given or after
+        if option == "--task":
+            task = value
+        elif option == "--config" and value:
+            try:
+                keys = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            except (UnicodeDecodeError, yaml.YAMLError) as error:
+                raise ValueError(f"{value}: {error}") from error
+            if isinstance(keys, dict) and "task" in keys:
+                task = str(keys["task"])
+    return task
 
 
 def importer_parser(

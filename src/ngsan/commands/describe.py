@@ -1,10 +1,16 @@
 """`ngsan describe`: what a configuration builds."""
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from rich.console import Console
 from rich.table import Table
 
-from ngsan.commands.command_line import config_parser, take_config
-from ngsan.config import MODELS, CaptionerConfig, TrainConfig, to_yaml
+from ngsan.commands.command_line import config_parser, take_config, task_of
+from ngsan.config import MODELS, CaptionerConfig, TrainConfig, run_class, to_yaml
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PAPER_MILLIONS = {
     "san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
@@ -14,20 +20,26 @@ PAPER_MILLIONS = {
 """Parameter counts that the paper prints, in millions, by model and number of layers."""
 
 
-DESCRIPTION = """Prints what a configuration builds: parameters by part, and of the paper's four
-models; the paper's NG-SAN unless told otherwise."""
+DESCRIPTION = """Prints what a configuration builds: parameters by part, and of the paper's models
+of that task; the paper's NG-SAN unless told otherwise. The config.yaml of a model's folder is a
+configuration, too."""
 
 
-def describe(config: TrainConfig, *, yaml: bool = False) -> None:
+def describe(config: Any, *, yaml: bool = False) -> None:
     """Prints what a configuration builds.
 
     Args:
-        config: A run's configuration.
+        config: A run's configuration, of any task.
         yaml: Print the configuration instead, as YAML with every key explained.
     """
     console, model = Console(), config.model
     if yaml:
         console.print(to_yaml(config), end="", highlight=False, markup=False, soft_wrap=True)
+        return
+    if not isinstance(config, TrainConfig):
+        from ngsan.commands.describe_others import describe_other
+
+        describe_other(console, model)
         return
     console.print(_parts(model))
     console.print(_models(model))
@@ -69,10 +81,15 @@ def _parts(config: CaptionerConfig) -> Table:
         "decoder layers": decoder.layers if isinstance(decoder, WordDecoder) else decoder.cell,
         "output": decoder.output or nn.Identity(),
     }
+    return table_of_parts(captioner, parts)
+
+
+def table_of_parts(model: "nn.Module", parts: "Mapping[str, nn.Module]") -> Table:
+    """The parameters of a model by part; those of no part are its final norms'."""
     table = Table("part", title="The configured model")
     table.add_column("parameters", justify="right")
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
-    total = sum(p.numel() for p in captioner.parameters())
+    total = sum(p.numel() for p in model.parameters())
     counts["final norms"] = total - sum(counts.values())
     for name, count in counts.items():
         if count:
@@ -104,11 +121,12 @@ def _models(config: CaptionerConfig) -> Table:
 
 def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
-    parser = config_parser(TrainConfig, "describe", DESCRIPTION)
+    run = run_class(task_of(arguments))
+    parser = config_parser(run, "describe", DESCRIPTION)
     parser.add_argument(
         "--yaml",
         action="store_true",
         help="print the configuration instead, as YAML with every key explained",
     )
     options = parser.parse_args(arguments)
-    describe(take_config(parser, options, TrainConfig), yaml=options.yaml)
+    describe(take_config(parser, options, run), yaml=options.yaml)

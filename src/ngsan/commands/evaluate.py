@@ -8,6 +8,7 @@ from rich.console import Console
 
 from ngsan.commands import score
 from ngsan.commands.command_line import progress_bar, run
+from ngsan.commands.evaluate_answers import evaluate_answers
 from ngsan.commands.score_inputs import metric_names
 from ngsan.commands.score_outputs import check_outputs
 from ngsan.config import DecodingConfig
@@ -40,7 +41,9 @@ def evaluate(
 ) -> None:
     """Captions a split of a dataset with a model and scores the captions.
 
-    They are written in COCO's result format and scored against the dataset's own.
+    They are written in COCO's result format and scored against the dataset's own. A model that
+    answers questions answers those of the split instead: its answers are written in the format of
+    VQA's results and scored by the official accuracy.
 
     Args:
         model: The model's folder, of weights or an export; several, joined by commas, vote on
@@ -67,8 +70,25 @@ def evaluate(
     target = Path(to)
     if target.suffix != ".json":
         raise ValueError(f"to: {to} must be the name of a .json file")
-    _check_scoring(metrics, json, report, images, [data, to])
     split = canonical_split(split)
+    if _answers_questions(model):
+        captions_only = {
+            "images": images,
+            "pictures": pictures,
+            "metrics": metrics,
+            "report": report,
+            "decoding": None if decoding == _DEFAULT else decoding,
+            "precision": None if precision == "float32" else precision,
+        }
+        for name, value in captions_only.items():
+            if value is not None:
+                raise ValueError(f"--{name} is for captioners, and {model} answers questions")
+        check_outputs({"--json": json}, [data, to])
+        evaluate_answers(
+            model, data, to, split, device=device, batch_size=batch_size, json_file=json
+        )
+        return
+    _check_scoring(metrics, json, report, images, [data, to])
     ids = _ids(data, split) if images is None else _listed(images)
     opened = _open(model, device, precision)
     constraints_of(decoding, opened.vocabulary)  # words that the model lacks are found early
@@ -85,6 +105,25 @@ def evaluate(
         score.main([to, "--references", data, "--split", split, *chosen])
     if not ready:
         raise ValueError(f"{to} is not ready for the test server; see above")
+
+
+def _answers_questions(model: str) -> bool:
+    """Whether a model answers questions; one that neither does nor captions is refused.
+
+    Raises:
+        ValueError: It is for another task.
+    """
+    from ngsan.models.folder import read_task, require_task
+
+    for folder in map(Path, model.split(",")):
+        try:
+            task = read_task(folder)
+        except ValueError:
+            continue  # an export, or none that can be opened
+        if task == "answering" and "," not in model:
+            return True
+        require_task(folder, "captioning")
+    return False
 
 
 def _captions(

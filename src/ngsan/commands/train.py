@@ -3,22 +3,21 @@
 import signal
 import sys
 import time
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
-from ngsan.commands.command_line import Parser, config_parser, take_config
+from ngsan.commands.command_line import Parser, config_parser, take_config, task_of
 from ngsan.commands.train_view import TrainView
 from ngsan.config import TrainConfig, run_class
 from ngsan.plots import plot_curves, read_curve
 from ngsan.train.log import Entry
 
-DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically. The best model is
-the output folder itself; the best of each phase, the log, the curve and the state from which an
-interrupted run goes on are in it, too."""
+DESCRIPTION = """Trains a captioner, by cross-entropy and then self-critically; with --task, or a
+file that has that key, a translator (translation) or a model that answers questions (answering),
+whose keys --help shows then. The best model is the output folder itself; the best of each phase,
+the log, the curve and the state from which an interrupted run goes on are in it, too."""
 
 _CURVE = "curve.png"
 _BETWEEN_CURVES = 60.0
@@ -88,31 +87,6 @@ class _CurveDrawer:
             return str(error) if entry["event"] == "end" else ""
         self._drawn = time.monotonic()
         return f"the curve is in {self._output / _CURVE}" if entry["event"] == "end" else ""
-
-
-def task_of(arguments: list[str]) -> str:
-    """What a command line is to learn: what it or its last file says; captioning otherwise.
-
-    The rest of the line can be understood only when that is known.
-
-    Raises:
-        ValueError: A file is no YAML.
-        OSError: A file cannot be read.
-    """
-    task = "captioning"
-    for word, after in zip_longest(arguments, arguments[1:], fillvalue=""):
-        option, _, given = word.partition("=")
-        value = given or after
-        if option == "--task":
-            task = value
-        elif option == "--config" and value:
-            try:
-                keys = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-            except (UnicodeDecodeError, yaml.YAMLError) as error:
-                raise ValueError(f"{value}: {error}") from error
-            if isinstance(keys, dict) and "task" in keys:
-                task = str(keys["task"])
-    return task
 
 
 def main(arguments: list[str]) -> None:

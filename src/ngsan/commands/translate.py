@@ -73,6 +73,7 @@ def main(arguments: list[str]) -> None:
         folder = Path(options.output).absolute().parent
         if not folder.is_dir():
             raise ValueError(f"--output: there is no folder {folder}")
+        _spare(options.input, options.output)
     from ngsan.predict.translating import open_translator
 
     translator = open_translator(options.model, device=options.device, precision=options.precision)
@@ -84,11 +85,21 @@ def main(arguments: list[str]) -> None:
         where = options.input or "standard input"
         lines = _texts(read_lines(options.input) if options.input else _typed(), where)
         size = 1 if options.input is None and sys.stdin.isatty() else _CHUNK
+        done = 0
         while chunk := list(islice(lines, size)):
-            found = translator.alternatives(chunk, decoding=decoding, words=options.words)
+            found = translator.alternatives(
+                chunk, decoding=decoding, words=options.words, first=done + 1
+            )
+            done += len(chunk)
             for text, translations in zip(chunk, found, strict=True):
                 print(_written(text, translations, as_json=options.json), file=out)
             out.flush()
+
+
+def _spare(source: str | None, target: str) -> None:
+    """Refuses to write translations over what is translated."""
+    if source is not None and Path(target).exists() and Path(target).samefile(source):
+        raise ValueError(f"--output: {target} is what is translated, and would be overwritten")
 
 
 def _typed() -> Iterator[Line]:

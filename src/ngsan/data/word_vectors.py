@@ -41,6 +41,13 @@ def read_vectors(
             if len(parts) == 2 and all(part.isdigit() for part in parts):
                 continue
             _check_width(parts, dim, path)
+        if len(parts) <= dim:
+            if not line.strip():
+                continue
+            raise ValueError(
+                f"{path}:{number}: a word and {dim} numbers should stand there, and {len(parts)} "
+                "parts do: the file is damaged, or ends too early"
+            )
         # Some files have words with spaces in them, so the numbers are counted from the end.
         place = places.get(" ".join(parts[:-dim]))
         if place is None or found[place]:

@@ -170,11 +170,18 @@ def require_task(folder: Path, task: str) -> None:
     except ValueError:
         return  # who reads the rest of it says what is wrong
     if found in TASKS and found != task:
-        raise ValueError(f"{folder} is a model for {found}, and here one for {task} is needed")
+        raise ValueError(
+            f"{folder} is a model for {found}, and here one for {task} is needed; such a model is "
+            f"for {TASKS[found]}"
+        )
 
 
-TASKS = ("captioning", "translation", "answering")
-"""What models are trained for."""
+TASKS = {
+    "captioning": "`ngsan caption` and `ngsan evaluate`, or ngsan.load in Python",
+    "translation": "`ngsan translate`, or ngsan.open_translator in Python",
+    "answering": "`ngsan answer` and `ngsan evaluate`, or ngsan.QuestionAnswerer.load in Python",
+}
+"""What models are trained for, and what uses them."""
 
 
 def copy_model(source: str | Path, target: str | Path) -> None:

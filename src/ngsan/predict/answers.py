@@ -84,9 +84,12 @@ class QuestionAnswerer:
         """
         config = saved.config
         if source is not None and config.features != (made := f"extract {source.signature}"):
+            mend = "name the captioner whose backbone made them"
+            if not config.features.startswith("extract "):
+                mend = "it cannot look at photographs, but `ngsan evaluate` takes such regions"
             raise ValueError(
                 f"the model has learned from regions of another source ({config.features!r}, not "
-                f"{made!r}): name the captioner whose backbone made them"
+                f"{made!r}): {mend}"
             )
         self.config, self.answers = config, saved.answers
         self._words, self._source = AskedWords(saved.words, config.longest), source

@@ -93,16 +93,28 @@ class TextTranslator:
         return [found[0] for found in self.alternatives(texts, decoding=decoding, words=words)]
 
     def alternatives(
-        self, texts: Sequence[str], *, decoding: TranslatingConfig = _DEFAULT, words: int = 4000
+        self,
+        texts: Sequence[str],
+        *,
+        decoding: TranslatingConfig = _DEFAULT,
+        words: int = 4000,
+        first: int = 1,
     ) -> list[list[Translation]]:
-        """The best few translations of each sentence, as many as `decoding.best`."""
+        """The best few translations of each sentence, as many as `decoding.best`.
+
+        Args:
+            texts: See `translate`.
+            decoding: How to search.
+            words: See `translate`.
+            first: The number by which errors name the first of the texts, such as its line.
+        """
         if isinstance(texts, str):
             raise ValueError("texts must be a list of sentences, not one text")
         ids = self.subwords.encode_all(texts)
-        for place, sentence in enumerate(ids):
+        for place, sentence in enumerate(ids, start=first):
             if len(sentence) > _LONGEST:
                 raise ValueError(
-                    f"text {place + 1} has {len(sentence):,} word pieces, more than {_LONGEST:,}: "
+                    f"text {place:,} has {len(sentence):,} word pieces, more than {_LONGEST:,}: "
                     "cut it into sentences"
                 )
         return self.translate_ids(ids, decoding=decoding, words=words)
