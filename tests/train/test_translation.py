@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.utils import counters
 
 from ngsan.config import to_yaml
-from ngsan.config.translation import ParallelConfig
+from ngsan.config.translation import ParallelConfig, TranslationPhase
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
@@ -18,7 +19,7 @@ from ngsan.models.translator import build_translator
 from ngsan.models.translator_folder import load_translator
 from ngsan.predict.translating import open_translator
 from ngsan.train.run import InterruptedRunError, train
-from ngsan.train.translation_phase import TranslationLoss
+from ngsan.train.translation_phase import CrossEntropyOfPairs, TranslationLoss
 from tests.train.worlds import same_tensors
 from tests.translation_worlds import backwards_folder, small_run, translated
 
@@ -78,6 +79,31 @@ def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):
         assert total.item() == pytest.approx(expected, rel=1e-4)
         for one, other in zip((total, count), bounded(**inputs), strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler looks at gradients that are not there
+def test_layers_that_are_alike_are_compiled_once_for_a_shape(folder):
+    split = ParallelSplit(folder, "train")
+    model = build_translator(
+        "transformer-nsa", vocab_size=split.vocab_size, dim=16, heads=2, hidden_dim=16, layers=3
+    ).eval()
+    batches = TokenBatches(split.lengths("source"), split.lengths("target"), 128, shapes=2)
+    table = PairTable(split)
+    shares = {share.width: share for share in batches.epoch(0, 0)}.values()
+    assert len(shares) == 2
+    loss = TranslationLoss(model, capacities={share.width: 128 for share in shares})
+    phase = CrossEntropyOfPairs(loss, TranslationPhase(), batches, table)
+    given = [phase.prepare(table.batch(share.indices, share.width), 0)[0] for share in shares]
+    wanted = [loss(**inputs)[0] for inputs in given]
+    torch.compiler.reset()
+    counters.clear()
+    for part in phase.parts:
+        part.compile(dynamic=False, backend="eager")
+    found = [loss(**inputs)[0] for inputs in given]
+    torch.testing.assert_close(found, wanted)
+    # A layer of the encoder and one of the decoder in two shapes, and the loss, which has one.
+    assert counters["stats"]["unique_graphs"] == 5
+    torch.compiler.reset()
 
 
 def test_counts_of_targets(folder):

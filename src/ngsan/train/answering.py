@@ -104,6 +104,7 @@ class AnsweringPhase:
         """
         self.config: PhaseConfig = config
         self.module: nn.Module = AnswerLoss(answerer)
+        self.parts: Sequence[nn.Module] = [self.module]
         self.steps = math.ceil(count / config.batch_size)
         self._held, self._count, self._shuffle, self._device = held, count, shuffle, device
         self._size = -(-config.batch_size // shuffle.world_size) if static else None

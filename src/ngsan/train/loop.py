@@ -122,7 +122,8 @@ def _run_phase(run: Run, phase: Phase, progress: Progress, memory: dict[str, Ten
     load_optimizer(optimizer, run.model, memory)
     if run.compiled:
         torch._dynamo.config.recompile_limit = _MOST_SHAPES
-        phase.module.compile(dynamic=False)
+        for part in phase.parts:
+            part.compile(dynamic=False)
     module = run.fabric.setup_module(phase.module)
     plain = Step(run.fabric, module, optimizer, Clip(config.clip_value, config.clip_norm))
     step: Step | CapturedStep = plain

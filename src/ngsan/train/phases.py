@@ -52,6 +52,7 @@ class ImagePhase:
     """What the phases of learning captions of images share."""
 
     unit = "images"
+    module: nn.Module
 
     def __init__(self, config: PhaseConfig, feed: Feed, shuffle: Shuffle) -> None:
         """Takes the parts.
@@ -63,6 +64,11 @@ class ImagePhase:
         """
         self.config, self.feed, self._shuffle = config, feed, shuffle
         self.steps = math.ceil(len(feed.dataset) / config.batch_size)
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """See `Phase.parts`."""
+        return [self.module]
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[CaptionBatch, Tensor]]:
         """See `Phase.batches`; with each batch the places of its images in the dataset, (B,)."""
@@ -99,7 +105,7 @@ class CrossEntropyPhase(ImagePhase):
             capacity: See `CrossEntropyLoss`.
         """
         super().__init__(config, feed, shuffle)
-        self.module: nn.Module = CrossEntropyLoss(
+        self.module = CrossEntropyLoss(
             captioner, label_smoothing=config.label_smoothing, capacity=capacity
         )
 
@@ -146,7 +152,7 @@ class SelfCriticalPhase(ImagePhase):
             method: What samples and rewards.
         """
         super().__init__(config, feed, shuffle)
-        self.module: nn.Module = SelfCriticalLoss(captioner, method)
+        self.module = SelfCriticalLoss(captioner, method)
         self._method = method
 
     def prepare(self, batch: tuple[CaptionBatch, Tensor], step: int) -> tuple[Inputs, Tensor]:

@@ -47,6 +47,14 @@ class Phase(Protocol):
     steps: int
     """Of an epoch."""
 
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """What of the module is compiled, each part by itself.
+
+        All of it at once is fastest; where batches come in many shapes, layers that are alike are
+        compiled once for all of them.
+        """
+
     def batches(self, epoch: int, position: int) -> Iterator[Any]:
         """The batches of an epoch of the run, from a position on: this process's share of them.
 

@@ -5,6 +5,7 @@ Shapes: `B` pairs, `S` words of a source, `T` words of a target, `M` places, `V`
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -18,6 +19,19 @@ from ngsan.models.translator import Translator
 from ngsan.nn.losses import real_places, word_cross_entropy_sum
 from ngsan.train.phases import CROSS_ENTROPY
 from ngsan.train.step import Inputs
+
+
+class WordLoss(nn.Module):
+    """`word_cross_entropy_sum` as a module, which can be compiled."""
+
+    def __init__(self, label_smoothing: float) -> None:
+        """Takes the share of the probability that is spread over the vocabulary."""
+        super().__init__()
+        self.label_smoothing = label_smoothing
+
+    def forward(self, logits: Tensor, targets: Tensor, real: Tensor) -> Tensor:
+        """The sum over the real ones of (M,) targets, whose logits are (M, V)."""
+        return word_cross_entropy_sum(logits, targets, real, label_smoothing=self.label_smoothing)
 
 
 class TranslationLoss(nn.Module):
@@ -40,7 +54,7 @@ class TranslationLoss(nn.Module):
         """
         super().__init__()
         self.translator = translator
-        self.label_smoothing = label_smoothing
+        self.score = WordLoss(label_smoothing)
         self.capacities = None if capacities is None else dict(capacities)
 
     def forward(
@@ -61,8 +75,7 @@ class TranslationLoss(nn.Module):
         places, real = real_places(target_mask, capacity)
         logits = self.translator(source, source_mask, words, places=places)  # (M, V)
         chosen = targets.flatten().index_select(0, places)
-        total = word_cross_entropy_sum(logits, chosen, real, label_smoothing=self.label_smoothing)
-        return total, real.sum()
+        return self.score(logits, chosen, real), real.sum()
 
 
 class CrossEntropyOfPairs:
@@ -88,6 +101,9 @@ class CrossEntropyOfPairs:
             table: The pairs.
         """
         self.module: nn.Module = module
+        layers = (module.translator.encoder.layers, module.translator.decoder.layers)
+        # A model of twelve layers takes the compiler a minute for each of the batches' shapes.
+        self.parts: Sequence[nn.Module] = [*chain(*layers), module.score]
         self.config: PhaseConfig = config
         self._batches, self._table = batches, table
         self.steps = len(batches)
