@@ -26,7 +26,7 @@ from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.ledger import LEDGER, Ledger, Written
-from ngsan.reproduce.making import make_runs
+from ngsan.reproduce.making import make_runs, missing_runs
 from ngsan.reproduce.report import build_report, to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
 from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL, TABLES, Row, Table
@@ -218,6 +218,8 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         ),
         (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
         (["layers", "--data", "nowhere"], "nowhere"),
+        (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
+        (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
@@ -315,3 +317,18 @@ def test_a_run_of_other_bytes_of_the_same_features_begins_again(data, tmp_path):
     ((entry, _),) = make_run(run, tmp_path, listen=told.append)
     assert next(line for line in told if line["event"] == "start")["resumed_at"] is None
     assert entry.content == run.content
+
+
+def test_several_tables_want_each_run_once_and_the_longest_first(data, tmp_path):
+    def wanted(name):
+        return wanted_runs(TABLES[name], reproduction_run_on(data), range(2))
+
+    missing = missing_runs([*wanted("norms"), *wanted("models")], Ledger(tmp_path))
+    # SAN and N-SAN without self-critical learning are on the way of those with it.
+    few = ["layer norm", "batch norm", "instance norm with affine"]
+    assert [(run.config.seed, run.label) for run in missing] == [
+        (seed, label) for seed in range(2) for label in ("SAN", "N-SAN", "G-SAN", "NG-SAN", *few)
+    ]
+    every = [*wanted("norms"), *wanted("models")]
+    reached = {run.key_after(phase) for run in missing for phase in run.task.phases}
+    assert {run.key for run in every} <= reached

@@ -326,8 +326,8 @@ def photo_run() -> TrainConfig:
 def reproduction_run() -> TrainConfig:
     """What the rows of the paper's tables change: SAN's size, on stored regions, on one large GPU.
 
-    The paper's schedule is 15 + 15 epochs with small batches; this one is shorter, the same for
-    all models, and ends where each of them has stopped to gain.
+    The paper's schedule is 15 + 15 epochs with small batches; this one is shorter, and the same
+    for all models.
     """
     return TrainConfig(
         model=CaptionerConfig(norm_place="pre"),
@@ -341,7 +341,7 @@ def reproduction_run() -> TrainConfig:
             label_smoothing=0.1,
         ),
         self_critical=SelfCriticalConfig(
-            epochs=3,
+            epochs=2,
             batch_size=256,
             rate=RateConfig(shape="cosine", highest=5e-5, rise=0.2),
             clip_value=0.0,
