@@ -9,6 +9,7 @@ from rich.console import Console
 from ngsan.commands import score
 from ngsan.commands.command_line import progress_bar, run
 from ngsan.commands.evaluate_answers import evaluate_answers
+from ngsan.commands.evaluate_translations import evaluate_translations
 from ngsan.commands.score_inputs import metric_names
 from ngsan.commands.score_outputs import check_outputs
 from ngsan.config import DecodingConfig
@@ -43,7 +44,8 @@ def evaluate(
 
     They are written in COCO's result format and scored against the dataset's own. A model that
     answers questions answers those of the split instead: its answers are written in the format of
-    VQA's results and scored by the official accuracy.
+    VQA's results and scored by the official accuracy. A translator translates the split of a folder
+    of parallel texts, and writes a sentence a line.
 
     Args:
         model: The model's folder, of weights or an export; several, joined by commas, vote on
@@ -67,11 +69,9 @@ def evaluate(
     """
     if data is None or to is None:
         raise ValueError("say which dataset to caption and where to: --data DIR --to FILE.json")
-    target = Path(to)
-    if target.suffix != ".json":
-        raise ValueError(f"to: {to} must be the name of a .json file")
     split = canonical_split(split)
-    if _answers_questions(model):
+    task = _task_of(model)
+    if task != "captioning":
         captions_only = {
             "images": images,
             "pictures": pictures,
@@ -82,11 +82,14 @@ def evaluate(
         }
         for name, value in captions_only.items():
             if value is not None:
-                raise ValueError(f"--{name} is for captioners, and {model} answers questions")
+                raise ValueError(f"--{name} is for captioners, and {model} is for {task}")
+    if task != "translation" and Path(to).suffix != ".json":
+        raise ValueError(f"to: {to} must be the name of a .json file")
+    target = Path(to)
+    if task != "captioning":
         check_outputs({"--json": json}, [data, to])
-        evaluate_answers(
-            model, data, to, split, device=device, batch_size=batch_size, json_file=json
-        )
+        evaluated = evaluate_answers if task == "answering" else evaluate_translations
+        evaluated(model, data, to, split, device=device, batch_size=batch_size, json_file=json)
         return
     _check_scoring(metrics, json, report, images, [data, to])
     ids = _ids(data, split) if images is None else _listed(images)
@@ -107,11 +110,11 @@ def evaluate(
         raise ValueError(f"{to} is not ready for the test server; see above")
 
 
-def _answers_questions(model: str) -> bool:
-    """Whether a model answers questions; one that neither does nor captions is refused.
+def _task_of(model: str) -> str:
+    """What a model is for; of several, which vote on the words of captions, each must caption.
 
     Raises:
-        ValueError: It is for another task.
+        ValueError: One of several is for another task.
     """
     from ngsan.models.folder import read_task, require_task
 
@@ -120,10 +123,10 @@ def _answers_questions(model: str) -> bool:
             task = read_task(folder)
         except ValueError:
             continue  # an export, or none that can be opened
-        if task == "answering" and "," not in model:
-            return True
+        if task != "captioning" and "," not in model:
+            return task
         require_task(folder, "captioning")
-    return False
+    return "captioning"
 
 
 def _captions(

@@ -69,9 +69,11 @@ def main(arguments: list[str]) -> None:
                 tokenized=options.tokenized,
             )
         )
-    _print(scores)
+    print_scores(scores)
     if options.json:
-        write_text(options.json, json.dumps([_values(score) for score in scores], indent=2) + "\n")
+        write_text(
+            options.json, json.dumps([score_values(score) for score in scores], indent=2) + "\n"
+        )
 
 
 def _lines(path: str) -> list[str]:
@@ -83,7 +85,8 @@ def _lines(path: str) -> list[str]:
     return found
 
 
-def _values(score: TranslationScore) -> dict[str, Any]:
+def score_values(score: TranslationScore) -> dict[str, Any]:
+    """A score as JSON values."""
     return {
         "name": score.name,
         "score": score.value,
@@ -95,7 +98,8 @@ def _values(score: TranslationScore) -> dict[str, Any]:
     }
 
 
-def _print(scores: list[TranslationScore]) -> None:
+def print_scores(scores: list[TranslationScore]) -> None:
+    """Shows scores and their signatures."""
     console = Console()
     table = Table("score", title_justify="left")
     for name in ("of 100", "1", "2", "3", "4", "brevity", "length ratio"):

@@ -178,7 +178,7 @@ def require_task(folder: Path, task: str) -> None:
 
 TASKS = {
     "captioning": "`ngsan caption` and `ngsan evaluate`, or ngsan.load in Python",
-    "translation": "`ngsan translate`, or ngsan.open_translator in Python",
+    "translation": "`ngsan translate` and `ngsan evaluate`, or ngsan.open_translator in Python",
     "answering": "`ngsan answer` and `ngsan evaluate`, or ngsan.QuestionAnswerer.load in Python",
 }
 """What models are trained for, and what uses them."""

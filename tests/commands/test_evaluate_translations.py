@@ -1,0 +1,65 @@
+"""`ngsan evaluate` of a translator, against the library and sacreBLEU's own program."""
+
+import json
+
+import pytest
+
+from ngsan import open_translator
+from ngsan.__main__ import main
+from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.train.run import train
+from tests.translation_worlds import backwards_folder, small_run
+
+pytest.importorskip("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return backwards_folder(tmp_path_factory.mktemp("texts") / "texts", train=900, val=30)
+
+
+@pytest.fixture(scope="module")
+def model(folder, tmp_path_factory):
+    where = tmp_path_factory.mktemp("run") / "run"
+    train(small_run(folder, epochs=8), where)
+    return where
+
+
+def test_a_split_is_translated_and_scored(folder, model, tmp_path, capsys):
+    sacrebleu = pytest.importorskip("sacrebleu")
+    out, scores = tmp_path / "new" / "out.txt", tmp_path / "scores.json"
+    line = ["evaluate", str(model), "--data", str(folder), "--split", "val", "--to", str(out)]
+    assert main([*line, "--json", str(scores), "--device", "cpu"]) == 0
+    texts = ParallelSplit(folder, "val")
+    wanted = open_translator(model, device="cpu").translate(texts.texts("source"))
+    written = out.read_text(encoding="utf-8").splitlines()
+    assert written == [best.text for best in wanted]
+    plain, compound = json.loads(scores.read_text())
+    bleu = sacrebleu.corpus_bleu(written, [texts.texts("target")])
+    assert plain["score"] == pytest.approx(bleu.score)
+    assert 5 < compound["score"] <= 100
+    assert "30 translations are in" in capsys.readouterr().out
+
+
+def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
+    other = backwards_folder(tmp_path / "other", train=60, val=7, most=3)
+    out = tmp_path / "out.txt"
+    line = ["evaluate", str(model), "--data", str(other), "--split", "val", "--to", str(out)]
+    assert main([*line, "--device", "cpu"]) == 0
+    texts = ParallelSplit(other, "val").texts("source")
+    wanted = open_translator(model, device="cpu").translate(texts)
+    assert out.read_text(encoding="utf-8").splitlines() == [best.text for best in wanted]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--split", "test"], "test"),
+        (["--split", "val", "--metrics", "CIDEr"], "--metrics is for captioners"),
+        (["--split", "val", "--batch_size", "0"], "batch_size: 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, model, tmp_path, capsys, more, told):
+    line = ["evaluate", str(model), "--data", str(folder), "--to", str(tmp_path / "o.txt"), *more]
+    assert main(line) == 2
+    assert told in capsys.readouterr().err
