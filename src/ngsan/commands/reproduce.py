@@ -82,6 +82,7 @@ def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.runs import wanted_runs
+    from ngsan.reproduce.tasks import TASKS
 
     if not config.data.folder:
         raise ValueError("data.folder: say which dataset: --data DIR")
@@ -90,11 +91,12 @@ def reproduce(config: Any, options: Any) -> None:
     if options.rows and len(options.names) > 1:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
     ledger = Ledger(options.to)
+    fitted = None if len(options.names) == 1 else TASKS[config.task].fit(config)
     wanted = {}
     for name in options.names:
         rows = ["SAN", "G-SAN"] if name == _EXAMPLES else options.rows
         seeds = range(1 if name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
-        wanted[name] = wanted_runs(_table(name), config, seeds, rows)
+        wanted[name] = wanted_runs(_table(name), config, seeds, rows, fitted=fitted)
     console = Console()
     if not options.report:
         _make(wanted, ledger, console, jobs=options.jobs)

@@ -29,6 +29,8 @@ def canonical_id(value: str | int) -> str:
     text = str(value).strip()
     if not text:
         raise ValueError("an image id cannot be empty")
+    if text.isascii() and text.isdigit():  # as most are, of which there may be many
+        return str(int(text))
     while Path(text).suffix.lower() in FILES:
         text = text[: -len(Path(text).suffix)].strip()
     match = _COCO_FILE.fullmatch(text)

@@ -12,7 +12,7 @@ from ngsan import __version__
 from ngsan.config import from_dict
 from ngsan.reproduce.ledger import Entry, Ledger, Written, run_key
 from ngsan.reproduce.tables import Row, Table
-from ngsan.reproduce.task import TableTask
+from ngsan.reproduce.task import Fitted, TableTask
 from ngsan.reproduce.tasks import TASKS
 from ngsan.train.log import Entry as LogEntry
 from ngsan.train.progress import SettingsError
@@ -72,7 +72,12 @@ class Wanted:
 
 
 def wanted_runs(
-    table: Table, base: Any, seeds: Sequence[int], rows: Sequence[str] | None = None
+    table: Table,
+    base: Any,
+    seeds: Sequence[int],
+    rows: Sequence[str] | None = None,
+    *,
+    fitted: Fitted | None = None,
 ) -> list[Wanted]:
     """The runs of a table, seed by seed, so that a first seed of all rows is done first.
 
@@ -81,6 +86,7 @@ def wanted_runs(
         base: What the rows change, such as the table's recipe with a folder of data.
         seeds: Of the runs.
         rows: Labels of the rows to make; None for all.
+        fitted: Of `TableTask.fit` for the base, which takes a while, if it is at hand.
 
     Raises:
         ValueError: There is no such row, or the data do not fit.
@@ -91,13 +97,15 @@ def wanted_runs(
         known = ", ".join(repr(row.label) for row in table.rows)
         raise ValueError(f"table {table.name} has no row {min(unknown)!r}; its rows are {known}")
     task = TASKS[base.task]
-    fitted = task.fit(task.until(base, table.phase))
+    task.until(base, table.phase)  # a wrong recipe is told before all data are read
+    fitted = fitted or task.fit(base)
+    config = task.until(fitted.config, table.phase)
     return [
         Wanted(
             row.label,
             table.phase,
             table.metric,
-            run_of(row, fitted.config, seed),
+            run_of(row, config, seed),
             fitted.data,
             fitted.content,
         )
