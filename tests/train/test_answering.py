@@ -30,8 +30,8 @@ from ngsan.data.synthetic.scene import sample_scenes
 from ngsan.metrics.vqa import score_answers
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.folder import read_metrics, read_task
-from ngsan.models.saved import load_captioner
 from ngsan.models.saved_answerer import load_answerer, save_answerer
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict.answers import QuestionAnswerer
 from ngsan.train.answering import AnswerLoss
 from ngsan.train.run import InterruptedRunError, train

@@ -18,7 +18,7 @@ from ngsan.config import (
     read_yaml,
 )
 from ngsan.models.folder import read_metrics
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.train.run import train
 from tests.train.worlds import tiny_model, tiny_run
 

@@ -22,7 +22,7 @@ from ngsan.light.manifest import (
 )
 from ngsan.light.sessions import Provider as Provider
 from ngsan.light.sessions import onnxruntime, open_graphs
-from ngsan.models.saved import VOCABULARY
+from ngsan.models.saved_captioner import VOCABULARY
 from ngsan.nn.geometry import AbsoluteGeometry, check_boxes
 from ngsan.nn.masks import check_mask
 from ngsan.text.vocabulary import BOUNDARY

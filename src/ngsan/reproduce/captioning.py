@@ -15,7 +15,7 @@ from ngsan.metrics.cider import Cider
 from ngsan.metrics.meteor import Meteor
 from ngsan.metrics.metric import Metric
 from ngsan.metrics.rouge import RougeL
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor, best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first

@@ -13,7 +13,7 @@ from ngsan.config import MODELS, TrainConfig
 from ngsan.data.dataset import CaptionDataset
 from ngsan.models import Captioner
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.train.feed import Feed, hold
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled

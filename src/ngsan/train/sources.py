@@ -19,7 +19,7 @@ from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
 from ngsan.models import Captioner, build_captioner
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.train.machine import half_of
 from ngsan.vision.augment import augment
 from ngsan.vision.backbone import build_backbone
