@@ -14,8 +14,8 @@ from ngsan.config.translation import ParallelConfig
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.models.build_translator import build_translator
 from ngsan.models.saved_translator import load_translator
-from ngsan.models.translator import build_translator
 from ngsan.predict.translating import open_translator
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.translation_phase import TranslationLoss

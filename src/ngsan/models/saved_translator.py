@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ngsan.config.translation import TranslatorConfig
+from ngsan.models.build_translator import build_translator
 from ngsan.models.folder import CONFIG, WEIGHTS, read_model, write_model
-from ngsan.models.translator import Translator, build_translator
+from ngsan.models.translator import Translator
 from ngsan.models.weights import check_fit
 from ngsan.text.subwords import Subwords
 

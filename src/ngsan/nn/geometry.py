@@ -201,6 +201,17 @@ class GeometryBias(nn.Module):
         self.relation = nn.Linear(self.features * _WAVES, heads) if "relation" in terms else None
         self._query_alone = not {"content-independent", "key"} & set(terms)
 
+    def begin(self) -> None:
+        """Makes Q' and K' random constants, so that the bias begins independent of content.
+
+        Note: the paper does not say how they begin. So the relations of the built-in scenes are
+            learned sooner.
+        """
+        for projection in (self.query, self.key):
+            if projection is not None:
+                nn.init.zeros_(projection.weight)
+                nn.init.normal_(projection.bias, std=self.width**-0.5)
+
     def forward(self, geometry: Tensor, x: Tensor) -> Tensor:
         """The bias of every head and pair.
 

@@ -15,8 +15,9 @@ from ngsan.config.translation import TRANSLATORS, TranslationRun
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
+from ngsan.models.build_translator import build_translator
 from ngsan.models.saved_translator import load_translator, save_translator
-from ngsan.models.translator import Translator, build_translator
+from ngsan.models.translator import Translator
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled
 from ngsan.train.phases import CROSS_ENTROPY
