@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.models.captioner import WordDecoder
+from ngsan.models.decoder import Writer
 from ngsan.models.steps import MemorySteps
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.layers import EncoderLayer
@@ -49,8 +50,11 @@ class SentenceEncoder(nn.Module):
         return encoded
 
 
-class Translator(nn.Module):
+class Translator(Writer):
     """Transformer, or Transformer with NSA, from a sentence to its translation."""
+
+    encoder: SentenceEncoder
+    decoder: WordDecoder
 
     def __init__(self, encoder: SentenceEncoder, decoder: WordDecoder) -> None:
         """Takes the two halves; `build_translator` makes them.
@@ -59,9 +63,7 @@ class Translator(nn.Module):
             encoder: The encoder.
             decoder: The decoder, whose word vectors are also those of the source.
         """
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
+        super().__init__(encoder, decoder)
 
     def encode(
         self,
@@ -89,30 +91,6 @@ class Translator(nn.Module):
         check_mask(mask, source)
         memory: Tensor = self.encoder(self.decoder.embed_words(source), mask, record=record)
         return memory
-
-    def decode(
-        self,
-        words: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        record: list[AttentionMaps] | None = None,
-    ) -> Tensor:
-        """Scores each next word of translations; see `Captioner.decode`.
-
-        Args:
-            words: (B, T) or (B, C, T) word ids, the boundary id first.
-            memory: (B, S, D) from `encode`.
-            mask: (B, S) as given to `encode`.
-            places: (M,) which of the words to score, counted through, where not all are wanted.
-            record: A list that the maps of each layer's attention to the source are appended to.
-
-        Returns:
-            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
-        """
-        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
-        return logits
 
     def forward(
         self, source: Tensor, mask: Tensor | None, words: Tensor, *, places: Tensor | None = None
