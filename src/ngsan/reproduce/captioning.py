@@ -21,6 +21,7 @@ from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
 from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.reproduce.task import Fitted, Measured
+from ngsan.train.sources import fit_sizes
 
 METRICS: tuple[Metric, ...] = (Bleu(), Meteor(), RougeL(), Cider())
 
@@ -41,13 +42,8 @@ class Captioning:
         learned, validated = (
             _open(config, split) for split in (config.data.train, config.data.validation)
         )
-        model = dataclasses.replace(
-            config.model,
-            vocab_size=len(learned.vocabulary),
-            feature_dim=learned.store.feature_dim,
-        )
         return Fitted(
-            dataclasses.replace(config, model=model),
+            fit_sizes(config, learned),
             {"train": learned.origin, "validation": validated.origin},
             {"train": learned.signature, "validation": validated.signature},
         )
