@@ -1,5 +1,6 @@
 """A run of both phases learns, and leaves behind what it should."""
 
+import dataclasses
 import json
 import math
 
@@ -20,7 +21,7 @@ from ngsan.config import (
 from ngsan.models.folder import read_metrics
 from ngsan.models.saved_captioner import load_captioner
 from ngsan.train.run import train
-from tests.train.worlds import tiny_model, tiny_run
+from tests.train.worlds import same_tensors, tiny_model, tiny_run
 
 LEARNING = TrainConfig(
     model=tiny_model(dim=32, hidden_dim=64),
@@ -186,6 +187,26 @@ def test_a_run_begins_with_a_given_model(tmp_path):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match=r"another shape.*model\.dim"):
         train(tiny_run(initial=str(tmp_path / "first"), model=tiny_model(dim=32)), tmp_path / "3")
+
+
+def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
+    told = tiny_run(self_critical=SelfCriticalConfig(epochs=0))
+    other = dataclasses.replace(told, model=tiny_model(vocab_size=9488, feature_dim=2048))
+    train(told, tmp_path / "told")
+    train(other, tmp_path / "other")
+    first, second = (load_captioner(tmp_path / name) for name in ("told", "other"))
+    assert second[1] == told.model
+    assert read_yaml(TrainConfig, tmp_path / "other" / "config.yaml") == told
+    assert same_tensors(first[0].state_dict(), second[0].state_dict())
+    # The run is the same by any sizes that are said.
+    for again in (told, other, read_yaml(TrainConfig, tmp_path / "other" / "config.yaml")):
+        train(again, tmp_path / "other", resume=True)
+    with pytest.raises(ValueError, match=r"model\.layers: 1 before, 2 now"):
+        train(
+            dataclasses.replace(other, model=tiny_model(vocab_size=7, layers=2)),
+            tmp_path / "other",
+            resume=True,
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
-"""The task of answering questions about images: binary cross-entropy over all answers.
-
-Shapes: `B` questions, `N` regions, `T` words, `A` answers.
-"""
+"""The task of answering questions about images."""
 
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -14,19 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ngsan.config import PhaseConfig
 from ngsan.config.answering import (
     ANSWERERS,
     AnswerDataConfig,
     AnswererConfig,
-    AnswerPhaseConfig,
     AnswerRun,
 )
-from ngsan.data.question_set import QuestionBatch, QuestionSet
+from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import ANSWERS
 from ngsan.data.resident_questions import ResidentQuestions
 from ngsan.data.synthetic.asking import write_question_scenes
@@ -35,101 +29,16 @@ from ngsan.models.answerer import Answerer
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.saved_answerer import read_answerer, save_answerer
 from ngsan.nn.geometry import check_boxes
-from ngsan.train.answer_validation import AnswerValidation, Held, on_device
+from ngsan.train.answer_validation import AnswerValidation, Held
+from ngsan.train.answering_phase import ANSWERING, AnsweringPhase
 from ngsan.train.log import Entry
 from ngsan.train.machine import is_compiled
 from ngsan.train.phases import Shuffle
 from ngsan.train.scenes import place_scenes
-from ngsan.train.step import Inputs
 from ngsan.train.task import Lesson, Phase
-
-ANSWERING = "answering"
 
 _SHARE = 0.8
 """Of a device's free memory, what the questions' regions may take."""
-
-
-class AnswerLoss(nn.Module):
-    """The model that is trained, and its loss on what people answered."""
-
-    def __init__(self, answerer: Answerer) -> None:
-        """Takes the model."""
-        super().__init__()
-        self.answerer = answerer
-
-    def forward(
-        self,
-        words: Tensor,
-        word_mask: Tensor,
-        features: Tensor | None,
-        boxes: Tensor | None,
-        mask: Tensor | None,
-        targets: Tensor,
-        real: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """The loss of a batch; arguments as in `QuestionBatch`.
-
-        Returns:
-            The sum over the real questions and over all answers, and the number of questions.
-        """
-        logits = self.answerer(words, word_mask, features, boxes, mask).float()
-        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
-        return losses.masked_fill(~real, 0.0).sum(), real.sum()
-
-
-class AnsweringPhase:
-    """Learning what people answered."""
-
-    name = ANSWERING
-    uses_writer = False
-    unit = "questions"
-
-    def __init__(
-        self,
-        answerer: Answerer,
-        config: AnswerPhaseConfig,
-        held: Held,
-        count: int,
-        shuffle: Shuffle,
-        device: torch.device,
-        *,
-        static: bool,
-    ) -> None:
-        """Takes the parts.
-
-        Args:
-            answerer: The model.
-            config: The phase.
-            held: What it learns from.
-            count: How many questions that are.
-            shuffle: In what order.
-            device: Where batches are wanted.
-            static: Whether all batches have one shape.
-        """
-        self.config: PhaseConfig = config
-        self.module: nn.Module = AnswerLoss(answerer)
-        self.steps = math.ceil(count / config.batch_size)
-        self._held, self._count, self._shuffle, self._device = held, count, shuffle, device
-        self._size = -(-config.batch_size // shuffle.world_size) if static else None
-
-    def batches(self, epoch: int, position: int) -> Iterator[QuestionBatch]:
-        """See `Phase.batches`."""
-        for draw in self._shuffle.sampler(self._count, self.config.batch_size, epoch, position):
-            yield self._held.batch(draw.indices, size=self._size)
-
-    def done(self, position: int) -> int:
-        """See `Phase.done`."""
-        return min(self._count, position * self.config.batch_size)
-
-    def prepare(self, batch: QuestionBatch, step: int) -> tuple[Inputs, Tensor]:
-        """See `Phase.prepare`."""
-        sums = torch.zeros(0, dtype=torch.double, device=self._device)
-        return on_device(batch, self._device), sums
-
-    def numbers(self, sums: Sequence[float]) -> dict[str, float]:
-        """See `Phase.numbers`."""
-        total, count = sums
-        return {"loss": total / max(1.0, count)}
 
 
 class AnsweringTask:
