@@ -27,7 +27,7 @@ from torch import Tensor
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import export_captioner, load
 from ngsan.models import Captioner, build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.predict import Predictor
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 

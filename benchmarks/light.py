@@ -46,7 +46,7 @@ def make(folder: Path, layers: int, feature_dim: int) -> None:
     from ngsan.config import CaptionerConfig
     from ngsan.export import export_captioner
     from ngsan.models import build_captioner
-    from ngsan.models.saved import save_captioner
+    from ngsan.models.saved_captioner import save_captioner
     from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 
     torch.manual_seed(0)

@@ -83,7 +83,7 @@ def make_data(options: argparse.Namespace, describe: Callable[[MovingScene], Reg
 def score(options: argparse.Namespace) -> None:
     """Prints how often captions are true."""
     from ngsan.export.loading import load_predictor
-    from ngsan.models.saved import load_captioner
+    from ngsan.models.saved_captioner import load_captioner
 
     scenes = sample(options)[options.split]
     print("model\tframes\tnames\ttrue\tdirection")

@@ -99,7 +99,7 @@ def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
     """Features and captions of PyTorch, before and after packing, and of ONNX Runtime."""
     import torch
 
-    from ngsan.models.saved import load_captioner
+    from ngsan.models.saved_captioner import load_captioner
     from ngsan.predict import Predictor
 
     light = opened(options)

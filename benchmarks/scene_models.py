@@ -19,7 +19,7 @@ from ngsan.config import TrainConfig, read_yaml
 from ngsan.data.synthetic import COLOURS, FAMILIES, SHAPES, read_claim, sample_scenes
 from ngsan.data.synthetic.tensors import look_codes, scene_vocabulary, scenes_to_batch
 from ngsan.models import Captioner
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.predict import caption_regions
 from ngsan.probe import balanced_accuracy, choose_relations
 

@@ -13,7 +13,7 @@ from ngsan.commands import demo
 from ngsan.config import CaptionerConfig
 from ngsan.examples import EXAMPLES
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.text.vocabulary import Vocabulary
 
 FOLDER = Path(ngsan.__file__).parent / "examples"

@@ -12,7 +12,7 @@ from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batc
 from ngsan.data.synthetic.folder import write_scene_folder
 from ngsan.evaluate import caption_images, score_results
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.predict import Predictor, best_device, caption_regions
 
 VOCABULARY = scene_vocabulary()

@@ -19,7 +19,7 @@ from ngsan.export.checking import check_export
 from ngsan.export.pack import pack_captioner
 from ngsan.light.manifest import DECODER, ENCODER, FILES, MANIFEST, Manifest
 from ngsan.models import build_captioner
-from ngsan.models.saved import VOCABULARY, load_captioner, save_captioner
+from ngsan.models.saved_captioner import VOCABULARY, load_captioner, save_captioner
 from ngsan.nn.normalize import BatchNorm
 from ngsan.predict import Predictor, TorchModel
 from ngsan.text.vocabulary import Vocabulary

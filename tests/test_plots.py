@@ -140,7 +140,7 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
     from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
     from ngsan.data.synthetic.folder import write_scene_folder
     from ngsan.models import build_captioner
-    from ngsan.models.saved import save_captioner
+    from ngsan.models.saved_captioner import save_captioner
 
     drawn = []
 
@@ -192,7 +192,7 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
 
 
 def build_state(folder):
-    from ngsan.models.saved import load_captioner
+    from ngsan.models.saved_captioner import load_captioner
 
     captioner, _, _ = load_captioner(folder)
     return {name: value.numpy() for name, value in captioner.state_dict().items()}

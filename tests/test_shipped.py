@@ -14,7 +14,7 @@ from ngsan.examples import EXAMPLES
 from ngsan.export.loading import SHIPPED
 from ngsan.light.photos import PHOTO_DECODING
 from ngsan.models.folder import read_metrics
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.text.endings import BAD_ENDINGS
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from ngsan.data.synthetic import (
 )
 from ngsan.examples import EXAMPLES
 from ngsan.export.loading import SHIPPED_CLIPS
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 
 GIF = EXAMPLES[0].path.parent / "moving.gif"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ngsan.export import load_clips as load_clips
     from ngsan.models import build_captioner as build_captioner
     from ngsan.models.build_answerer import build_answerer as build_answerer
-    from ngsan.models.translator import build_translator as build_translator
+    from ngsan.models.build_translator import build_translator as build_translator
     from ngsan.predict.answers import QuestionAnswerer as QuestionAnswerer
     from ngsan.predict.translating import open_translator as open_translator
 
@@ -40,7 +40,7 @@ _PUBLIC = {
     "QuestionAnswerer": "ngsan.predict.answers",
     "build_answerer": "ngsan.models.build_answerer",
     "build_captioner": "ngsan.models",
-    "build_translator": "ngsan.models.translator",
+    "build_translator": "ngsan.models.build_translator",
     "load": "ngsan.export",
     "load_clips": "ngsan.export",
     "open_translator": "ngsan.predict.translating",

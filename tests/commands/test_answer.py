@@ -21,7 +21,7 @@ from ngsan.data.questions import (
 from ngsan.data.store import FeatureStore
 from ngsan.models import build_captioner
 from ngsan.models.photo_source import photo_source
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.run import train
 

@@ -12,8 +12,8 @@ from ngsan import open_translator
 from ngsan.__main__ import main
 from ngsan.commands import translate
 from ngsan.config.translation import TranslatingConfig, TranslatorConfig
-from ngsan.models.translator import build_translator
-from ngsan.models.translator_folder import load_translator, save_translator
+from ngsan.models.build_translator import build_translator
+from ngsan.models.saved_translator import load_translator, save_translator
 from ngsan.predict.translating import TextTranslator
 from ngsan.text.subwords import Subwords
 

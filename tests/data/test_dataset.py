@@ -274,7 +274,8 @@ def test_whether_it_fits_follows_from_sizes(folder, monkeypatch):
     dataset = CaptionDataset(folder, "train")
     needed = resident_bytes(dataset)
     resident = ResidentDataset(dataset, "cpu")
-    tensors = [value for value in vars(resident).values() if isinstance(value, torch.Tensor)]
+    held = (*vars(resident).values(), *vars(resident._seen).values())
+    tensors = [value for value in held if isinstance(value, torch.Tensor)]
     tensors += [resident._tokens.tokens, resident._tokens.offsets]
     assert needed == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     for free, share, answer in [

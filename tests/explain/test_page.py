@@ -16,7 +16,7 @@ from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.explain import Explainer, page, write_page
 from ngsan.explain.cells import percent, place, strongest, veil
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.vision.images import ImageError
 from tests.explain.photo_models import COLUMNS, ROWS, VOCABULARY, small
 from tests.explain.test_packing import read

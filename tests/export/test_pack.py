@@ -17,7 +17,7 @@ from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, MANIFEST, Manifest
 from ngsan.light.weights import WEIGHTS
 from ngsan.models.folder import CONFIG, read_metrics, read_task
 from ngsan.models.rounded import restore_weights
-from ngsan.models.saved import VOCABULARY, load_captioner
+from ngsan.models.saved_captioner import VOCABULARY, load_captioner
 from ngsan.predict import Predictor, TorchModel
 from ngsan.text.vocabulary import Vocabulary
 from tests.export.worlds import PHOTO, REGIONS, make_model, pixels, random_images, walk

@@ -10,7 +10,7 @@ from ngsan.__main__ import main
 from ngsan.export import OnnxModel, export_captioner
 from ngsan.light import LightCaptioner, LightModel
 from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, FILES, cell_boxes
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor, TorchModel
 from ngsan.vision.backbone import build_backbone
 from tests.export.worlds import CHANNELS, PHOTO, VOCABULARY, make_model, pixels, random_images, walk

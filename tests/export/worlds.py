@@ -4,7 +4,7 @@ import torch
 
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.efficientnet import Stage
 

@@ -14,7 +14,7 @@ from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.export import OnnxModel, export_captioner
 from ngsan.light import LightCaptioner
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.predict import Predictor
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 from tests.light.test_search import WORDS, random_decoding

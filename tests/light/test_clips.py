@@ -17,7 +17,7 @@ from ngsan.light.clips import ClipCaptioner, FrameDescriber
 from ngsan.light.model import LightModel
 from ngsan.light.photos import PhotoCaption
 from ngsan.models import build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.vision.images import ImageError
 
 CONFIG = CaptionerConfig(
@@ -109,7 +109,7 @@ def test_captions_do_not_depend_on_what_runs_them(model, packed, captioner, clip
         np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0]])
     )
     features, boxes = features[None], boxes[None]
-    on_torch = ngsan.models.saved.load_captioner(packed)[0]
+    on_torch = ngsan.models.saved_captioner.load_captioner(packed)[0]
     words = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
         wanted = on_torch(*map(torch.from_numpy, (features, boxes)), None, words)[0, 0]

@@ -22,7 +22,7 @@ from ngsan.export.loading import SHIPPED
 from ngsan.light.model import LightModel
 from ngsan.light.photos import LightPhotos, PhotoCaptioner
 from ngsan.models import build_captioner
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.predict import Predictor, TorchModel
 from ngsan.predict.photos import TorchPhotos
 from ngsan.text.endings import BAD_ENDINGS

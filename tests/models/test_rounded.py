@@ -20,7 +20,7 @@ from ngsan.models.rounded import (
     round_weights,
     settle_norms,
 )
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.models.weights import content_signature, serialize
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.backbone import build_backbone

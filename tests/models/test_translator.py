@@ -6,7 +6,8 @@ from torch import nn
 
 from ngsan.config.translation import TranslatorConfig
 from ngsan.decoding import Beam
-from ngsan.models.translator import TranslatorSteps, build_translator
+from ngsan.models.build_translator import build_translator
+from ngsan.models.translator import TranslatorSteps
 from ngsan.nn.normalize import InstanceNorm
 from ngsan.nn.positions import sinusoidal
 

@@ -174,6 +174,31 @@ def test_content_independent_bias_ignores_content_and_query_bias_does_not(make_b
     assert not torch.allclose(moving(geometry, one), moving(geometry, other))
 
 
+def test_a_bias_that_begins_is_the_same_whatever_the_content(make_boxes):
+    bias = GeometryBias("query+key", dim=32, heads=4, width=16).double()
+    geometry = relative_geometry(make_boxes(2, 5))
+    contents = torch.randn(2, 2, 5, 32, dtype=torch.float64)
+    before = [bias(geometry, x) for x in contents]
+    assert not torch.allclose(*before)
+    bias.begin()
+    first, second = (bias(geometry, x) for x in contents)
+    assert torch.equal(first, second)
+    assert first.std() > 0  # by what is left, the places
+
+
+def test_constants_that_begin_have_the_length_one():
+    torch.manual_seed(0)
+    bias = GeometryBias("query+key", dim=8, heads=400, width=64)
+    bias.begin()
+    for projection in (bias.query, bias.key):
+        lengths = projection.bias.view(400, 64).square().sum(1)
+        assert lengths.mean().item() == pytest.approx(1.0, abs=0.05)
+    independent = GeometryBias("content-independent", dim=8, heads=2, width=4)
+    state = {name: value.clone() for name, value in independent.state_dict().items()}
+    independent.begin()
+    assert all(torch.equal(value, state[name]) for name, value in independent.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [("qeury", "unknown geometric bias 'qeury'"), ("query+query", "twice"), ("", "unknown")],

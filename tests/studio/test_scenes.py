@@ -14,7 +14,7 @@ import torch
 from ngsan.config import DecodingConfig
 from ngsan.data.synthetic import COLOURS, FAMILIES, SHAPES, read_claim, relation, sample_scenes
 from ngsan.data.synthetic.tensors import look_codes
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor
 from ngsan.studio.encoder import NumpyEncoder, read_state
 from ngsan.studio.scene_model import FOLDERS, LOOKS, SCENES

@@ -30,10 +30,10 @@ from ngsan.data.synthetic.scene import sample_scenes
 from ngsan.metrics.vqa import score_answers
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.folder import read_metrics, read_task
-from ngsan.models.saved import load_captioner
 from ngsan.models.saved_answerer import load_answerer, save_answerer
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict.answers import QuestionAnswerer
-from ngsan.train.answering import AnswerLoss
+from ngsan.train.answering_phase import AnswerLoss
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.schedule import rate_at
 
@@ -289,6 +289,15 @@ def test_the_question_alone_needs_no_features(scenes, tmp_path):
     given = answerer.answer(None, "is one thing inside another?")
     assert given.regions is None
     assert len(given.answers) == 2
+
+
+def test_a_run_goes_on_by_its_own_file(scenes, tmp_path):
+    run = small_run(scenes)
+    train(run, tmp_path)
+    written = read_yaml(AnswerRun, tmp_path / "config.yaml")
+    assert written.model.feature_dim == 32
+    for again in (written, run):
+        train(again, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(

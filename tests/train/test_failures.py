@@ -24,7 +24,7 @@ from ngsan.config import TrainConfig as Config
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.lock import folder_lock
 from ngsan.models.folder import WEIGHTS, model_signature
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.train import folder as folders
 from ngsan.train.captioning import CaptioningTask
 from ngsan.train.progress import differences, settings

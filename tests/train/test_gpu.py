@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ngsan.config import MachineConfig, SelfCriticalConfig
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.train.run import train
 from tests.train.worlds import dataset, scene_folder, tiny_model, tiny_run
 

@@ -8,7 +8,7 @@ import torch
 from ngsan.config import MachineConfig
 from ngsan.data.synthetic.asking import write_question_scenes
 from ngsan.models.saved_answerer import load_answerer
-from ngsan.models.translator_folder import load_translator
+from ngsan.models.saved_translator import load_translator
 from ngsan.train.run import train
 from tests import translation_worlds
 from tests.train import test_answering

@@ -10,7 +10,7 @@ from ngsan.config import DataConfig, VisionConfig
 from ngsan.data.captions import ImageCaptions, write_captions
 from ngsan.data.synthetic import render, sample_captions, sample_scenes, scene_vocabulary
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.train.run import train
 from tests.train.worlds import same_tensors, tiny_model, tiny_run
 

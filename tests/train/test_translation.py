@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
-from ngsan.config import to_yaml
-from ngsan.config.translation import ParallelConfig, TranslationPhase
+from ngsan.config import read_yaml, to_yaml
+from ngsan.config.translation import ParallelConfig, TranslationPhase, TranslationRun
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
-from ngsan.models.translator import build_translator
-from ngsan.models.translator_folder import load_translator
+from ngsan.models.build_translator import build_translator
+from ngsan.models.saved_translator import load_translator
 from ngsan.predict.translating import open_translator
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.translation_phase import CrossEntropyOfPairs, TranslationLoss
@@ -174,3 +174,13 @@ def test_a_model_is_begun_with(folder, tmp_path):
         train(wider, tmp_path / "third")
     assert "vocab_size: 320" in (tmp_path / "first" / "config.yaml").read_text()
     assert "task: translation" in to_yaml(run)
+
+
+def test_a_run_goes_on_by_its_own_file(folder, tmp_path):
+    run = small_run(folder, epochs=1)
+    asked = dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=999))
+    train(asked, tmp_path)
+    written = read_yaml(TranslationRun, tmp_path / "config.yaml")
+    assert written.model.vocab_size == 320
+    for again in (written, asked):
+        train(again, tmp_path, resume=True)

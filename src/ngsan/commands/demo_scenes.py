@@ -31,7 +31,7 @@ from ngsan.data.synthetic import (
 )
 from ngsan.data.synthetic.folder import UNSEEN_SEEDS, write_scene_folder
 from ngsan.models import Captioner, build_captioner
-from ngsan.models.saved import save_captioner
+from ngsan.models.saved_captioner import save_captioner
 from ngsan.predict import caption_regions
 from ngsan.probe import balanced_accuracy, choose_relations
 from ngsan.text.vocabulary import Vocabulary

@@ -28,7 +28,7 @@ def describe_other(console: Console, model: TranslatorConfig | AnswererConfig) -
 
 
 def _translator(console: Console, config: TranslatorConfig) -> None:
-    from ngsan.models.translator import build_translator
+    from ngsan.models.build_translator import build_translator
 
     translator = build_translator(config)
     parts = {

@@ -67,9 +67,8 @@ def extract_clips(options: Any) -> None:
         if not stored:
             raise ValueError(f"not one of {len(clips):,} clips could be used")
     console.print(
-        f"{stored:,} clips in {options.to}; their model: --model.feature_dim "
-        f"{describer.feature_dim} --model.frame_grid {options.grid} --model.positions sinusoidal "
-        "--model.geometry absolute",
+        f"{stored:,} clips in {options.to}; their model: --model.frame_grid {options.grid} "
+        "--model.positions sinusoidal --model.geometry absolute",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -92,7 +92,7 @@ def plot_geometry(
     Raises:
         ValueError: The model has no geometric bias or no such layer, or takes other images.
     """
-    from ngsan.models.saved import load_captioner
+    from ngsan.models.saved_captioner import load_captioner
     from ngsan.studio.bias import Bias, bias_surfaces
 
     check_ending(to)

@@ -28,10 +28,12 @@ class CaptionerConfig:
     """The shape of an image captioner. The defaults are the paper's NG-SAN."""
 
     vocab_size: int = 9488
-    """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1."""
+    """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1.
+    In training it is taken from the data, whatever is said here."""
 
     feature_dim: int = 2048
-    """Width of a region's feature vector; of a cell, with a backbone."""
+    """Width of a region's feature vector; of a cell, with a backbone. In training it is taken from
+    the data."""
 
     backbone: Literal["none", "efficientnet-lite0", "efficientnet-lite2"] = "none"
     """What makes regions of an image's pixels; none for regions that are given."""

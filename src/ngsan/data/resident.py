@@ -1,7 +1,6 @@
 """A dataset held wholly in the memory of a device, from which batches are cut there.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `R` regions of the whole split,
-`d` feature width.
+Shapes: `B` images, `N` regions, `C` captions an image, `T` words.
 """
 
 import os
@@ -11,14 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
+from ngsan.data.resident_regions import Resident, ResidentRegions, upload
 from ngsan.data.sampler import Draw
-
-_CHUNK = 256
 
 
 def resident_bytes(dataset: CaptionDataset) -> int:
@@ -65,32 +62,18 @@ class ResidentDataset(Dataset[CaptionBatch]):
                 `CaptionDataset.batch` does.
         """
         self.dataset, self.device, self.static = dataset, torch.device(device), static
-        counts = dataset.region_counts
-        starts = np.cumsum(counts) - counts
-        self._starts = torch.from_numpy(starts).to(self.device)
-        self._counts = torch.from_numpy(counts).to(self.device)
         self._tokens = dataset.tokens.to(self.device)
-        self._features, self._boxes = self._load(int(counts.sum()))
+        self._seen = self._load()
         every = np.arange(int(dataset.rows.offsets[-1]))
-        self._even = int(counts[0]) if (counts == counts[0]).all() else None
         self._most_captions = int(np.diff(dataset.rows.offsets).max())
         self._most_words = dataset.tokens.width(every)
 
-    def _load(self, total: int) -> tuple[Tensor, Tensor | None]:
-        """All features (R, d) in the store's float16 and, if it has them, all boxes (R, 4)."""
-        store, ids = self.dataset.store, self.dataset.ids
-        features = torch.empty(total, store.feature_dim, dtype=torch.float16, device=self.device)
-        boxes = torch.empty(total, 4, device=self.device) if store.has_boxes else None
-        done = 0
-        for start in range(0, len(ids), _CHUNK):
-            chunk = [store[image] for image in ids[start : start + _CHUNK]]
-            here = slice(done, done + sum(len(item.features) for item in chunk))
-            features[here] = torch.from_numpy(np.concatenate([item.features for item in chunk]))
-            if boxes is not None:
-                placed = [item.boxes for item in chunk if item.boxes is not None]
-                boxes[here] = torch.from_numpy(np.concatenate(placed))
-            done = here.stop
-        return features, boxes
+    def _load(self) -> Resident:
+        """What is seen of all images."""
+        data = self.dataset
+        return ResidentRegions(
+            data.store, data.ids, data.region_counts, self.device, dtype=data.dtype
+        )
 
     def __len__(self) -> int:
         """The number of images."""
@@ -115,32 +98,9 @@ class ResidentDataset(Dataset[CaptionBatch]):
             if rows.shape[1] < self._most_captions and dataset.captions_per_image is None:
                 spare = self._most_captions - rows.shape[1]
                 rows = np.pad(rows, ((0, 0), (0, spare)), constant_values=-1)
-        chosen = self._upload(np.concatenate((places[:, None], rows), axis=1))  # (B, 1 + C)
+        chosen = upload(np.concatenate((places[:, None], rows), axis=1), self.device)  # (B, 1 + C)
         return CaptionBatch(
-            *self._gather(chosen[:, :1], regions),
+            *self._seen.gather(chosen[:, :1], regions),
             *self._tokens.gather(chosen[:, 1:], words),
             ids=[dataset.ids[place] for place in places],
         )
-
-    def _upload(self, numbers: NDArray[np.int64]) -> Tensor:
-        tensor = torch.from_numpy(numbers)
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor.to(self.device)
-
-    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Features, boxes and mask of images (B, 1), padded to a width."""
-        if self._even == width:
-            # Every image has so many regions: nothing to pad.
-            whole = images.squeeze(1)
-            features = self._features.view(-1, width, self._features.shape[1])[whole]
-            boxes = None if self._boxes is None else self._boxes.view(-1, width, 4)[whole]
-            mask = torch.ones(len(whole), width, dtype=torch.bool, device=self.device)
-            return features.to(self.dataset.dtype), boxes, mask
-        places = torch.arange(width, device=self.device)
-        mask = places < self._counts[images]  # (B, N)
-        held = torch.where(mask, self._starts[images] + places, 0)
-        padding = ~mask.unsqueeze(-1)
-        features = self._features[held].masked_fill_(padding, 0).to(self.dataset.dtype)
-        boxes = None if self._boxes is None else self._boxes[held].masked_fill_(padding, 0)
-        return features, boxes, mask

@@ -16,7 +16,7 @@ from torch import Tensor
 from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.models import Captioner
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.nn.attend import AttentionMaps
 from ngsan.predict import Predictor
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary

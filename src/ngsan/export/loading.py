@@ -196,7 +196,7 @@ def _load_torch(
     if find_spec("torch") is None:
         raise ValueError(f"PyTorch is to run {path} and is not installed: pip install torch")
     from ngsan.models.folder import CONFIG
-    from ngsan.models.saved import VOCABULARY, load_captioner
+    from ngsan.models.saved_captioner import VOCABULARY, load_captioner
     from ngsan.predict import best_device
 
     if not any((path / name).exists() for name in (CONFIG, WEIGHTS)):

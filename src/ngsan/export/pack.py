@@ -21,7 +21,7 @@ from ngsan.light.manifest import BACKBONE, FILES, FORMAT, Manifest
 from ngsan.light.weights import read_weights
 from ngsan.models.folder import CONFIG, METRICS, SIGNATURE, WEIGHTS, read_metrics, read_task
 from ngsan.models.rounded import settle_norms
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 
 PACKED = (*FILES, WEIGHTS, CONFIG)
 """What a packed model has at least."""

@@ -22,9 +22,8 @@ from ngsan.light.manifest import (
 )
 from ngsan.light.sessions import Provider as Provider
 from ngsan.light.sessions import onnxruntime, open_graphs
-from ngsan.models.saved import VOCABULARY
-from ngsan.nn.geometry import AbsoluteGeometry, check_boxes
-from ngsan.nn.masks import check_mask
+from ngsan.models.saved_captioner import VOCABULARY
+from ngsan.nn.geometry import AbsoluteGeometry, check_boxes, check_regions
 from ngsan.text.vocabulary import BOUNDARY
 
 
@@ -149,19 +148,13 @@ class OnnxModel:
             raise ValueError(
                 f"features must be (images, regions, {width}), not {tuple(features.shape)}"
             )
-        check_mask(mask, features)
-        if self.config.geometry == "none":
+        given = None if self.config.geometry == "none" else boxes
+        check_regions(features, given, mask, needs_boxes=self.config.geometry != "none")
+        if given is None:
             return
-        if boxes is None:
-            raise ValueError("this model is geometry-aware: it needs the regions' boxes")
-        if boxes.shape != (*features.shape[:2], 4):
-            raise ValueError(
-                f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
-                f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
-            )
-        check_boxes(boxes, mask)
+        check_boxes(given, mask)
         if self.config.needs_relative_boxes:
-            AbsoluteGeometry(8)(boxes, mask)  # for its check; the graph has the embedding
+            AbsoluteGeometry(8)(given, mask)  # for its check; the graph has the embedding
 
 
 class EncodedRegions(NamedTuple):

@@ -19,7 +19,7 @@ from ngsan.export.graphs import write_graphs
 from ngsan.export.placing import placed, refuse_foreign
 from ngsan.export.tracing import OPSET
 from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, FILES, FORMAT, Manifest
-from ngsan.models.saved import VOCABULARY, load_captioner
+from ngsan.models.saved_captioner import VOCABULARY, load_captioner
 
 Precision = Literal["float32", "int8"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ngsan.nn.geometry import relative_geometry
+from ngsan.nn.geometry import check_regions, relative_geometry
 from ngsan.nn.guided import AttentionReduction, GuidedLayer
 from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import check_mask, zero_padding
@@ -139,15 +139,7 @@ class GuidedRegions(nn.Module):
                 f"features must be ({count} questions, regions, {self.feature_dim}), not "
                 f"{tuple(features.shape)}"
             )
-        check_mask(mask, features)
-        if boxes is None:
-            if self.needs_boxes:
-                raise ValueError("this model is geometry-aware: it needs the regions' boxes")
-        elif boxes.shape != (*features.shape[:2], 4):
-            raise ValueError(
-                f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
-                f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
-            )
+        check_regions(features, boxes, mask, needs_boxes=self.needs_boxes)
         return features
 
 

@@ -3,16 +3,11 @@
 import dataclasses
 from typing import Any
 
-from torch import nn
-
 from ngsan.config.answering import AnswererConfig
 from ngsan.config.files import from_dict
 from ngsan.models.answerer import Answerer, GuidedRegions, QuestionEncoder
-from ngsan.nn.attention import MultiHeadAttention
-from ngsan.nn.feedforward import FeedForward
-from ngsan.nn.geometry import GeometryBias
-from ngsan.nn.guided import AttentionReduction, GuidedLayer
-from ngsan.nn.layers import EncoderLayer
+from ngsan.models.parts import Parts, begin_biases, geometry_bias
+from ngsan.nn.guided import AttentionReduction
 
 
 def build_answerer(model: str | AnswererConfig = "mcan-gsa", **overrides: Any) -> Answerer:
@@ -42,18 +37,15 @@ def build_answerer(model: str | AnswererConfig = "mcan-gsa", **overrides: Any) -
         flat_dim=config.flat_dim,
         answers=config.answers,
     )
-    _initialize(answerer)
+    begin_biases(answerer)  # all else as PyTorch has it, and MCAN
     return answerer
 
 
 def _question(config: AnswererConfig) -> QuestionEncoder:
+    parts = Parts.of(config)
     layers = [
-        EncoderLayer(
-            _attention(config, geometry=config.question_geometry),
-            _feedforward(config),
-            config.dim,
-            dropout=config.dropout,
-            norm_place=config.norm_place,
+        parts.encoder_layer(
+            parts.attention(score_bias=geometry_bias(config.question_geometry, config))
         )
         for _ in range(config.layers)
     ]
@@ -63,21 +55,17 @@ def _question(config: AnswererConfig) -> QuestionEncoder:
         word_dim=config.word_dim,
         dim=config.dim,
         signed_geometry=config.signed_geometry,
-        final_norm=config.norm_place == "pre",
+        final_norm=parts.final_norm,
     )
 
 
 def _regions(config: AnswererConfig) -> GuidedRegions | None:
     if config.regions == "none":
         return None
+    parts = Parts.of(config)
     layers = [
-        GuidedLayer(
-            _attention(config, geometry=config.geometry),
-            _attention(config),
-            _feedforward(config),
-            config.dim,
-            dropout=config.dropout,
-            norm_place=config.norm_place,
+        parts.guided_layer(
+            parts.attention(score_bias=geometry_bias(config.geometry, config)), parts.attention()
         )
         for _ in range(config.layers)
     ]
@@ -87,22 +75,7 @@ def _regions(config: AnswererConfig) -> GuidedRegions | None:
         feature_dim=config.feature_dim,
         dim=config.dim,
         signed_geometry=config.signed_geometry,
-        final_norm=config.norm_place == "pre",
-    )
-
-
-def _attention(config: AnswererConfig, *, geometry: str = "none") -> MultiHeadAttention:
-    bias = None
-    if geometry != "none":
-        bias = GeometryBias(
-            geometry,
-            dim=config.dim,
-            heads=config.heads,
-            width=config.geometry_dim,
-            signed=config.signed_geometry,
-        )
-    return MultiHeadAttention(
-        config.dim, config.heads, score_bias=bias, dropout=config.dropout, backend=config.backend
+        final_norm=parts.final_norm,
     )
 
 
@@ -110,20 +83,3 @@ def _reduction(config: AnswererConfig) -> AttentionReduction:
     return AttentionReduction(
         config.dim, hidden=config.flat_hidden_dim, out=config.flat_dim, dropout=config.dropout
     )
-
-
-def _feedforward(config: AnswererConfig) -> FeedForward:
-    return FeedForward(config.dim, config.hidden_dim, dropout=config.dropout)
-
-
-def _initialize(answerer: Answerer) -> None:
-    """PyTorch's own beginnings, as in MCAN; a geometric bias begins independent of content.
-
-    See `ngsan.models.build` for the reason.
-    """
-    for module in answerer.modules():
-        if isinstance(module, GeometryBias):
-            for projection in (module.query, module.key):
-                if projection is not None:
-                    nn.init.zeros_(projection.weight)
-                    nn.init.normal_(projection.bias, std=module.width**-0.5)

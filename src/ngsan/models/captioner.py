@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ngsan.models.decoder import Decoder, by_caption
+from ngsan.models.decoder import Decoder, Writer, by_caption
 from ngsan.nn.aoa import RefiningLayer
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.cache import Remembered, WordCache
-from ngsan.nn.geometry import AbsoluteGeometry, relative_geometry
+from ngsan.nn.geometry import AbsoluteGeometry, check_regions, relative_geometry
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
-from ngsan.nn.masks import check_mask, zero_padding
+from ngsan.nn.masks import zero_padding
 from ngsan.nn.positions import FramePositions, sinusoidal
 
 
@@ -106,15 +106,7 @@ class RegionEncoder(Encoder):
                 f"features must be (images, regions, {self.feature_dim}), not "
                 f"{tuple(features.shape)}"
             )
-        check_mask(mask, features)
-        if boxes is None:
-            if self.needs_boxes:
-                raise ValueError("this model is geometry-aware: it needs the regions' boxes")
-        elif boxes.shape != (*features.shape[:2], 4):
-            raise ValueError(
-                f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
-                f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
-            )
+        check_regions(features, boxes, mask, needs_boxes=self.needs_boxes)
 
 
 class StepsReady(NamedTuple):
@@ -178,7 +170,7 @@ class WordDecoder(Decoder):
         places: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Scores the next words; see `Captioner.decode`."""
+        """Scores the next words; see `Writer.decode`."""
         captions = by_caption(words, memory.shape[0])
         x = self.embed_words(captions)  # (B, C, T, D)
         for layer in self.layers:
@@ -237,14 +229,14 @@ class WordDecoder(Decoder):
         return embedded
 
 
-class Captioner(nn.Module):
+class Captioner(Writer):
     """SAN and its normalised and geometry-aware forms (Section 3.4)."""
+
+    encoder: Encoder
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         """Takes the two halves; `build_captioner` makes them."""
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
+        super().__init__(encoder, decoder)
 
     def encode(
         self,
@@ -269,32 +261,6 @@ class Captioner(nn.Module):
         """
         memory: Tensor = self.encoder(features, boxes, mask, record=record)
         return memory
-
-    def decode(
-        self,
-        words: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        record: list[AttentionMaps] | None = None,
-    ) -> Tensor:
-        """Scores each next word of captions whose words are given.
-
-        Args:
-            words: (B, T) or, for C captions an image, (B, C, T): word ids, the boundary id first.
-            memory: (B, N, D) from `encode`.
-            mask: (B, N) as given to `encode`.
-            places: (M,) which of the B C T words to score, counted through, where not all are
-                wanted: the vocabulary is what costs most.
-            record: A list that the maps of each layer's attention to the regions, (B, H, C T, N),
-                are appended to, or None.
-
-        Returns:
-            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
-        """
-        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
-        return logits
 
     def forward(
         self,

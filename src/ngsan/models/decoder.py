@@ -50,7 +50,7 @@ class Decoder(nn.Module):
         places: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Scores the next words; see `Captioner.decode`."""
+        """Scores the next words; see `Writer.decode`."""
 
     @abstractmethod
     def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> Ready:
@@ -100,6 +100,42 @@ class Decoder(nn.Module):
         if self.output is not None:
             product.add_(self.output.bias)
         return product.view(*x.shape[:-1], -1)
+
+
+class Writer(nn.Module):
+    """A model that writes: what it writes about is encoded, then decoded into words."""
+
+    def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:
+        """Takes the two halves."""
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def decode(
+        self,
+        words: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """Scores each next word of captions, or of translations, whose words are given.
+
+        Args:
+            words: (B, T) or, for C captions an image, (B, C, T): word ids, the boundary id first.
+            memory: (B, N, D) the regions, or the source's words, from `encode`.
+            mask: (B, N) as given to `encode`.
+            places: (M,) which of the B C T words to score, counted through, where not all are
+                wanted: the vocabulary is what costs most.
+            record: A list that the maps of each layer's attention to the memory, (B, H, C T, N),
+                are appended to, or None.
+
+        Returns:
+            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
+        """
+        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
+        return logits
 
 
 def by_caption(words: Tensor, images: int) -> Tensor:

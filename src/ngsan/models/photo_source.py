@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.vision.backbone import GridBackbone
 from ngsan.vision.sources import GridSource
 

@@ -80,7 +80,7 @@ class RecurrentDecoder(Decoder):
         places: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Scores the next words; see `Captioner.decode`.
+        """Scores the next words; see `Writer.decode`.
 
         Raises:
             ValueError: Attention maps are asked for, which are not kept from word to word.

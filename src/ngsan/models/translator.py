@@ -8,22 +8,15 @@ Shapes: `B` sentences, `S` words of a source sentence, `C` translations of it, `
 translation, `D` model width, `V` vocabulary.
 """
 
-import dataclasses
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from ngsan.config import from_dict
-from ngsan.config.translation import TranslatorConfig
 from ngsan.models.captioner import WordDecoder
+from ngsan.models.decoder import Writer
 from ngsan.models.steps import MemorySteps
 from ngsan.nn.attend import AttentionMaps
-from ngsan.nn.attention import MultiHeadAttention
-from ngsan.nn.feedforward import FeedForward
-from ngsan.nn.layers import DecoderLayer, EncoderLayer
+from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import check_mask
-from ngsan.nn.normalize import build_norm
 
 
 class SentenceEncoder(nn.Module):
@@ -57,8 +50,11 @@ class SentenceEncoder(nn.Module):
         return encoded
 
 
-class Translator(nn.Module):
+class Translator(Writer):
     """Transformer, or Transformer with NSA, from a sentence to its translation."""
+
+    encoder: SentenceEncoder
+    decoder: WordDecoder
 
     def __init__(self, encoder: SentenceEncoder, decoder: WordDecoder) -> None:
         """Takes the two halves; `build_translator` makes them.
@@ -67,9 +63,7 @@ class Translator(nn.Module):
             encoder: The encoder.
             decoder: The decoder, whose word vectors are also those of the source.
         """
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
+        super().__init__(encoder, decoder)
 
     def encode(
         self,
@@ -97,30 +91,6 @@ class Translator(nn.Module):
         check_mask(mask, source)
         memory: Tensor = self.encoder(self.decoder.embed_words(source), mask, record=record)
         return memory
-
-    def decode(
-        self,
-        words: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        record: list[AttentionMaps] | None = None,
-    ) -> Tensor:
-        """Scores each next word of translations; see `Captioner.decode`.
-
-        Args:
-            words: (B, T) or (B, C, T) word ids, the boundary id first.
-            memory: (B, S, D) from `encode`.
-            mask: (B, S) as given to `encode`.
-            places: (M,) which of the words to score, counted through, where not all are wanted.
-            record: A list that the maps of each layer's attention to the source are appended to.
-
-        Returns:
-            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
-        """
-        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
-        return logits
 
     def forward(
         self, source: Tensor, mask: Tensor | None, words: Tensor, *, places: Tensor | None = None
@@ -152,84 +122,3 @@ class TranslatorSteps(MemorySteps):
             mask: (B, S) boolean, True = a real word, or None.
         """
         super().__init__(_Reader(translator), source, None, mask)
-
-
-def build_translator(
-    model: str | TranslatorConfig = "transformer-nsa", **overrides: Any
-) -> Translator:
-    """Builds a translator by name or configuration.
-
-    Args:
-        model: "transformer", "transformer-nsa", or a configuration.
-        **overrides: Keys of `TranslatorConfig` to change, such as `vocab_size=10_000, layers=3`.
-
-    Raises:
-        ValueError: The model or a key is unknown, or a value is wrong.
-    """
-    if isinstance(model, TranslatorConfig):
-        config = from_dict(TranslatorConfig, {**dataclasses.asdict(model), **overrides})
-    else:
-        config = TranslatorConfig.for_model(model, **overrides)
-    shared: dict[str, Any] = {"dropout": config.dropout, "norm_place": config.norm_place}
-    pre = config.norm_place == "pre"
-    encoder = SentenceEncoder(
-        [
-            EncoderLayer(
-                _attention(config, query_norm=build_norm(config.norm, config.dim)),
-                _feedforward(config),
-                config.dim,
-                **shared,
-            )
-            for _ in range(config.layers)
-        ],
-        dim=config.dim,
-        final_norm=pre,
-    )
-    decoder = WordDecoder(
-        [
-            DecoderLayer(
-                _attention(config, causal=True),
-                _attention(config),
-                _feedforward(config),
-                config.dim,
-                **shared,
-            )
-            for _ in range(config.layers)
-        ],
-        vocab_size=config.vocab_size,
-        dim=config.dim,
-        dropout=config.dropout,
-        final_norm=pre,
-        shared_output=True,
-    )
-    translator = Translator(encoder, decoder)
-    _initialize(translator)
-    return translator
-
-
-def _attention(config: TranslatorConfig, **parts: Any) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.dim, config.heads, dropout=config.attention_dropout, backend=config.backend, **parts
-    )
-
-
-def _feedforward(config: TranslatorConfig) -> FeedForward:
-    return FeedForward(config.dim, config.hidden_dim, dropout=config.hidden_dropout)
-
-
-def _initialize(translator: Translator) -> None:
-    """Glorot-uniform matrices, zero shifts, word vectors of unit length in expectation.
-
-    The three projections into attention begin as if they were one matrix, which makes them smaller
-    by the square root of two, as in fairseq.
-    """
-    for module in translator.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-    for module in translator.modules():
-        if isinstance(module, MultiHeadAttention):
-            for projection in (module.query, module.key, module.value):
-                nn.init.xavier_uniform_(projection.weight, gain=2**-0.5)

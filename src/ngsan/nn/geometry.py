@@ -52,6 +52,30 @@ def check_boxes(boxes: Tensor, mask: Tensor | None = None) -> None:
         )
 
 
+def check_regions(
+    features: Tensor, boxes: Tensor | None, mask: Tensor | None, *, needs_boxes: bool
+) -> None:
+    """Raises a `ValueError` unless boxes and mask are there and fit the features.
+
+    Only shapes and types are read, so a device is never waited for.
+
+    Args:
+        features: (B, N, C).
+        boxes: (B, N, 4), or None for none.
+        mask: (B, N) boolean, True = a real region, or None.
+        needs_boxes: Whether there must be boxes.
+    """
+    check_mask(mask, features)
+    if boxes is None:
+        if needs_boxes:
+            raise ValueError("this model is geometry-aware: it needs the regions' boxes")
+    elif boxes.shape != (*features.shape[:2], 4):
+        raise ValueError(
+            f"boxes of shape {tuple(boxes.shape)} do not fit features of shape "
+            f"{tuple(features.shape)}: expected {(*features.shape[:2], 4)}"
+        )
+
+
 def _usable_boxes(boxes: Tensor, mask: Tensor | None) -> Tensor:
     """Boxes checked as far as is free of cost, in at least 32 bits, harmless at padding."""
     if boxes.ndim != 3 or boxes.shape[-1] != 4:
@@ -200,6 +224,17 @@ class GeometryBias(nn.Module):
         self.key = nn.Linear(dim, heads * width) if "key" in terms else None
         self.relation = nn.Linear(self.features * _WAVES, heads) if "relation" in terms else None
         self._query_alone = not {"content-independent", "key"} & set(terms)
+
+    def begin(self) -> None:
+        """Makes Q' and K' random constants, so that the bias begins independent of content.
+
+        Note: the paper does not say how they begin. So the relations of the built-in scenes are
+            learned sooner.
+        """
+        for projection in (self.query, self.key):
+            if projection is not None:
+                nn.init.zeros_(projection.weight)
+                nn.init.normal_(projection.bias, std=self.width**-0.5)
 
     def forward(self, geometry: Tensor, x: Tensor) -> Tensor:
         """The bias of every head and pair.

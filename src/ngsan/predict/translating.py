@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ngsan.config.translation import TranslatingConfig
 from ngsan.decoding import Beam, Written
+from ngsan.models.saved_translator import load_translator
 from ngsan.models.translator import Translator, TranslatorSteps
-from ngsan.models.translator_folder import load_translator
 from ngsan.predict.models import best_device
 from ngsan.text.subwords import Subwords
 from ngsan.text.vocabulary import BOUNDARY

@@ -15,12 +15,13 @@ from ngsan.metrics.cider import Cider
 from ngsan.metrics.meteor import Meteor
 from ngsan.metrics.metric import Metric
 from ngsan.metrics.rouge import RougeL
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor, best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
 from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.reproduce.task import Fitted, Measured
+from ngsan.train.sources import fit_sizes
 
 METRICS: tuple[Metric, ...] = (Bleu(), Meteor(), RougeL(), Cider())
 
@@ -41,13 +42,8 @@ class Captioning:
         learned, validated = (
             _open(config, split) for split in (config.data.train, config.data.validation)
         )
-        model = dataclasses.replace(
-            config.model,
-            vocab_size=len(learned.vocabulary),
-            feature_dim=learned.store.feature_dim,
-        )
         return Fitted(
-            dataclasses.replace(config, model=model),
+            fit_sizes(config, learned),
             {"train": learned.origin, "validation": validated.origin},
             {"train": learned.signature, "validation": validated.signature},
         )

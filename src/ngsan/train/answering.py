@@ -1,132 +1,44 @@
-"""The task of answering questions about images: binary cross-entropy over all answers.
-
-Shapes: `B` questions, `N` regions, `T` words, `A` answers.
-"""
+"""The task of answering questions about images."""
 
 import copy
 import dataclasses
 import math
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ngsan.config import PhaseConfig, SceneConfig
-from ngsan.config.answering import ANSWERERS, AnswererConfig, AnswerPhaseConfig, AnswerRun
-from ngsan.data.question_set import QuestionBatch, QuestionSet
+from ngsan.config.answering import (
+    ANSWERERS,
+    AnswerDataConfig,
+    AnswererConfig,
+    AnswerRun,
+)
+from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import ANSWERS
 from ngsan.data.resident_questions import ResidentQuestions
-from ngsan.data.shards import PARTIAL
 from ngsan.data.synthetic.asking import write_question_scenes
 from ngsan.data.word_vectors import read_vectors
 from ngsan.models.answerer import Answerer
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.saved_answerer import read_answerer, save_answerer
 from ngsan.nn.geometry import check_boxes
-from ngsan.train.answer_validation import AnswerValidation, Held, on_device
+from ngsan.train.answer_validation import AnswerValidation, Held
+from ngsan.train.answering_phase import ANSWERING, AnsweringPhase
 from ngsan.train.log import Entry
 from ngsan.train.machine import is_compiled
 from ngsan.train.phases import Shuffle
-from ngsan.train.step import Inputs
+from ngsan.train.scenes import place_scenes
 from ngsan.train.task import Lesson, Phase
-
-ANSWERING = "answering"
-
-_SCENES = "scenes"
 
 _SHARE = 0.8
 """Of a device's free memory, what the questions' regions may take."""
-
-
-class AnswerLoss(nn.Module):
-    """The model that is trained, and its loss on what people answered."""
-
-    def __init__(self, answerer: Answerer) -> None:
-        """Takes the model."""
-        super().__init__()
-        self.answerer = answerer
-
-    def forward(
-        self,
-        words: Tensor,
-        word_mask: Tensor,
-        features: Tensor | None,
-        boxes: Tensor | None,
-        mask: Tensor | None,
-        targets: Tensor,
-        real: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """The loss of a batch; arguments as in `QuestionBatch`.
-
-        Returns:
-            The sum over the real questions and over all answers, and the number of questions.
-        """
-        logits = self.answerer(words, word_mask, features, boxes, mask).float()
-        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
-        return losses.masked_fill(~real, 0.0).sum(), real.sum()
-
-
-class AnsweringPhase:
-    """Learning what people answered."""
-
-    name = ANSWERING
-    uses_writer = False
-    unit = "questions"
-
-    def __init__(
-        self,
-        answerer: Answerer,
-        config: AnswerPhaseConfig,
-        held: Held,
-        count: int,
-        shuffle: Shuffle,
-        device: torch.device,
-        *,
-        static: bool,
-    ) -> None:
-        """Takes the parts.
-
-        Args:
-            answerer: The model.
-            config: The phase.
-            held: What it learns from.
-            count: How many questions that are.
-            shuffle: In what order.
-            device: Where batches are wanted.
-            static: Whether all batches have one shape.
-        """
-        self.config: PhaseConfig = config
-        self.module: nn.Module = AnswerLoss(answerer)
-        self.parts: Sequence[nn.Module] = [self.module]
-        self.steps = math.ceil(count / config.batch_size)
-        self._held, self._count, self._shuffle, self._device = held, count, shuffle, device
-        self._size = -(-config.batch_size // shuffle.world_size) if static else None
-
-    def batches(self, epoch: int, position: int) -> Iterator[QuestionBatch]:
-        """See `Phase.batches`."""
-        for draw in self._shuffle.sampler(self._count, self.config.batch_size, epoch, position):
-            yield self._held.batch(draw.indices, size=self._size)
-
-    def done(self, position: int) -> int:
-        """See `Phase.done`."""
-        return min(self._count, position * self.config.batch_size)
-
-    def prepare(self, batch: QuestionBatch, step: int) -> tuple[Inputs, Tensor]:
-        """See `Phase.prepare`."""
-        sums = torch.zeros(0, dtype=torch.double, device=self._device)
-        return on_device(batch, self._device), sums
-
-    def numbers(self, sums: Sequence[float]) -> dict[str, float]:
-        """See `Phase.numbers`."""
-        total, count = sums
-        return {"loss": total / max(1.0, count)}
 
 
 class AnsweringTask:
@@ -156,9 +68,10 @@ class AnsweringTask:
             ValueError: There is no such dataset, or it is damaged.
             OSError: It cannot be read.
         """
-        self._fabric, self._config = fabric, config
+        self._fabric = fabric
         self._learned, self._validated = datasets or _open(fabric, config, output, fresh=fresh)
-        self.model_config = _fitted(config.model, self._learned)
+        model = _fitted(config.model, self._learned)
+        self.config: AnswerRun = dataclasses.replace(config, model=model)
         self.signatures: Mapping[str, str] = {
             "train": self._learned.signature,
             "validation": self._validated.signature,
@@ -167,12 +80,12 @@ class AnsweringTask:
 
     def build(self, *, fresh: bool) -> Answerer:
         """See `Task.build`."""
-        torch.manual_seed(self._config.seed)
-        answerer = build_answerer(self.model_config)
-        path = self._config.data.vectors
+        torch.manual_seed(self.config.seed)
+        answerer = build_answerer(self.config.model)
+        path = self.config.data.vectors
         if path and fresh:
             words = self._learned.words.words
-            vectors, found = read_vectors(path, words, self.model_config.word_dim)
+            vectors, found = read_vectors(path, words, self.config.model.word_dim)
             places = np.flatnonzero(found) + 1  # the first id is padding
             with torch.no_grad():
                 answerer.question.embed.weight[places] = torch.from_numpy(vectors[found])
@@ -181,7 +94,7 @@ class AnsweringTask:
     def teach(self, model: nn.Module, stop: Event) -> Lesson:
         """See `Task.teach`."""
         assert isinstance(model, Answerer)
-        config, fabric, device = self._config, self._fabric, self._fabric.device
+        config, fabric, device = self.config, self._fabric, self._fabric.device
         writer = copy.deepcopy(model).eval().requires_grad_(False)
         compiled, where = is_compiled(config.machine, device), config.machine.data
         learned, validated = (_hold(data, device, where) for data in self._datasets)
@@ -212,10 +125,10 @@ class AnsweringTask:
         save_answerer(
             folder,
             weights,
-            self.model_config,
+            self.config.model,
             self._learned.words,
             self._learned.answers,
-            run=dataclasses.replace(self._config, model=self.model_config),
+            run=self.config,
             metrics=metrics,
         )
 
@@ -225,13 +138,13 @@ class AnsweringTask:
 
     def about(self, model: nn.Module) -> Entry:
         """See `Task.about`."""
-        config, count = self._config, len(self._learned)
+        config, count = self.config, len(self._learned)
         names = {tuple(keys.values()): name for name, keys in ANSWERERS.items()}
         return {
             "model": names.get((config.model.regions, config.model.geometry), "answerer"),
             "questions": count,
             "validation_questions": len(self._validated),
-            "answers": self.model_config.answers,
+            "answers": self.config.model.answers,
             "phases": [
                 {
                     "phase": ANSWERING,
@@ -249,10 +162,8 @@ def _open(
     data = config.data
     folder = Path(data.folder)
     if data.scenes is not None:
-        folder = output / _SCENES
-        if fabric.is_global_zero and (fresh or not (folder / ANSWERS).is_file()):
-            _write_scenes(folder, data.scenes, data.train, data.validation)
-        fabric.barrier()
+        write = partial(_write_scenes, data)
+        folder = place_scenes(fabric, output, last=ANSWERS, fresh=fresh, write=write)
     elif not data.folder:
         raise ValueError(
             "data.folder: say which questions to learn from, as ngsan data questions makes them: "
@@ -271,10 +182,10 @@ def _open(
     )
 
 
-def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
-    # What a kill left half written would be taken up, and has some of the scenes already.
-    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    sizes = {train: scenes.train, validation: scenes.test}
+def _write_scenes(data: AnswerDataConfig, folder: Path) -> None:
+    scenes = data.scenes
+    assert scenes is not None
+    sizes = {data.train: scenes.train, data.validation: scenes.test}
     write_question_scenes(folder, sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
 
 

@@ -13,8 +13,9 @@ from ngsan.config import MODELS, TrainConfig
 from ngsan.data.dataset import CaptionDataset
 from ngsan.models import Captioner
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.train.feed import Feed, hold
+from ngsan.train.fitting import check_norm
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled
 from ngsan.train.phases import (
@@ -25,7 +26,7 @@ from ngsan.train.phases import (
     Shuffle,
 )
 from ngsan.train.self_critical import SelfCritical, build_reward, set_dropout
-from ngsan.train.sources import build_model, open_data, set_vision
+from ngsan.train.sources import build_model, fit_sizes, open_data, set_vision
 from ngsan.train.task import Lesson, Phase
 from ngsan.train.validation import Validation
 
@@ -57,14 +58,11 @@ class CaptioningTask:
             ValueError: The settings do not fit each other, or there is no such dataset.
             OSError: It cannot be read.
         """
-        if config.model.norm == "batch" and fabric.world_size > 1:
-            raise ValueError(
-                f"model.norm: batch would take its statistics from the images of one of "
-                f"{fabric.world_size} processes; take instance, or one process"
-            )
-        self._fabric, self._config = fabric, config
+        check_norm(config.model.norm, fabric.world_size, "images")
+        self._fabric = fabric
         data = datasets or open_data(fabric, config, output, fresh=fresh)
         self._learned, self._validated = data
+        self.config: TrainConfig = fit_sizes(config, self._learned)
         self.signatures: Mapping[str, str] = {
             "train": self._learned.signature,
             "validation": self._validated.signature,
@@ -73,12 +71,12 @@ class CaptioningTask:
 
     def build(self, *, fresh: bool) -> Captioner:
         """See `Task.build`."""
-        return build_model(self._config, self._learned, fresh=fresh)
+        return build_model(self.config, self._learned, fresh=fresh)
 
     def teach(self, model: nn.Module, stop: Event) -> Lesson:
         """See `Task.teach`."""
         assert isinstance(model, Captioner)
-        config, device = self._config, self._fabric.device
+        config, device = self.config, self._fabric.device
         writer = copy.deepcopy(model).eval().requires_grad_(False)
         writer.to(half_of(config.machine, device.type))
         compiled, where = is_compiled(config.machine, device), config.machine.data
@@ -113,9 +111,9 @@ class CaptioningTask:
         save_captioner(
             folder,
             model,
-            self._config.model,
+            self.config.model,
             self._learned.vocabulary,
-            run=self._config,
+            run=self.config,
             metrics=metrics,
             tensors=weights,
         )
@@ -127,7 +125,7 @@ class CaptioningTask:
 
     def about(self, model: nn.Module) -> Entry:
         """See `Task.about`."""
-        config, images = self._config, len(self._learned)
+        config, images = self.config, len(self._learned)
         names = {tuple(keys.values()): name for name, keys in MODELS.items()}
         model_name = names.get((config.model.norm, config.model.geometry), "captioner")
         if config.model.decoder != "transformer":
@@ -148,7 +146,7 @@ class CaptioningTask:
         self, captioner: Captioner, writer: Captioner, feed: Feed, *, compiled: bool
     ) -> list[Callable[[], Phase]]:
         """The phases of the run; what they need is made when their turn has come."""
-        config, fabric = self._config, self._fabric
+        config, fabric = self.config, self._fabric
         shuffle = Shuffle(config.seed, fabric.global_rank, fabric.world_size)
 
         def cross_entropy() -> Phase:

@@ -113,7 +113,7 @@ def _train(
 ) -> None:
     device = fabric.device
     precision = precision_of(config.machine, device.type)
-    decisive = settings(config, precision, task.signatures, task.free)
+    decisive = settings(task.config, precision, task.signatures, task.free)
     progress = Progress()
     if state is not None:
         require_same(state.progress["settings"], decisive, str(output))

@@ -1,7 +1,6 @@
 """What a run begins with: its data and its model."""
 
 import dataclasses
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,23 +8,22 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from ngsan.config import MovingConfig, SceneConfig, TrainConfig, VisionConfig
+from ngsan.config import DataConfig, MovingConfig, TrainConfig, VisionConfig
 from ngsan.data.captions import VOCABULARY
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
-from ngsan.data.shards import PARTIAL
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
 from ngsan.models import Captioner, build_captioner
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved import load_captioner
+from ngsan.models.saved_captioner import load_captioner
+from ngsan.train.fitting import check_initial
 from ngsan.train.machine import half_of
+from ngsan.train.scenes import place_scenes
 from ngsan.vision.augment import augment
 from ngsan.vision.backbone import build_backbone
 from ngsan.vision.photos import PhotoDataset
-
-_SCENES = "scenes"
 
 
 def open_data(
@@ -45,16 +43,9 @@ def open_data(
     """
     data = config.data
     folder = Path(data.folder)
-    if data.scenes is not None:
-        folder = output / _SCENES
-        if fabric.is_global_zero and (fresh or not (folder / VOCABULARY).is_file()):
-            _write_scenes(folder, data.scenes, data.train, data.validation)
-        fabric.barrier()
-    elif data.moving is not None:
-        folder = output / _SCENES
-        if fabric.is_global_zero and (fresh or not (folder / VOCABULARY).is_file()):
-            _write_moving(folder, data.moving, data.train, data.validation)
-        fabric.barrier()
+    if data.scenes is not None or data.moving is not None:
+        write = partial(_write_scenes, data)
+        folder = place_scenes(fabric, output, last=VOCABULARY, fresh=fresh, write=write)
     elif not data.folder:
         raise ValueError(
             "data.folder: say which dataset to learn from, as ngsan data makes it: "
@@ -88,30 +79,36 @@ def open_data(
     )
 
 
-def _write_scenes(folder: Path, scenes: SceneConfig, train: str, validation: str) -> None:
-    # What a kill left half written would be taken up, and has some of the scenes already.
-    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    if train == validation:
-        raise ValueError(f"data.validation: {validation!r} is also what is learned from")
-    sizes = {train: scenes.train, validation: scenes.test}
-    batches = sample_splits(sizes, fewest=scenes.fewest, most=scenes.most, seed=scenes.seed)
-    write_scene_folder(folder, batches, scene_vocabulary())
+def _write_scenes(data: DataConfig, folder: Path) -> None:
+    """Writes the built-in scenes, still or moving."""
+    if data.train == data.validation:
+        raise ValueError(f"data.validation: {data.validation!r} is also what is learned from")
+    chosen = data.scenes or data.moving
+    assert chosen is not None
+    sizes = {data.train: chosen.train, data.validation: chosen.test}
+    if isinstance(chosen, MovingConfig):
+        moving = sample_moving_splits(sizes, frames=chosen.frames, seed=chosen.seed)
+        write_moving_folder(folder, moving, seed=chosen.seed)
+    else:
+        batches = sample_splits(sizes, fewest=chosen.fewest, most=chosen.most, seed=chosen.seed)
+        write_scene_folder(folder, batches, scene_vocabulary())
 
 
-def _write_moving(folder: Path, moving: MovingConfig, train: str, validation: str) -> None:
-    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    if train == validation:
-        raise ValueError(f"data.validation: {validation!r} is also what is learned from")
-    sizes = {train: moving.train, validation: moving.test}
-    scenes = sample_moving_splits(sizes, frames=moving.frames, seed=moving.seed)
-    write_moving_folder(folder, scenes, seed=moving.seed)
+def fit_sizes(config: TrainConfig, dataset: CaptionDataset) -> TrainConfig:
+    """The run with the sizes of a model that learns from a dataset, whatever it says of them."""
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=len(dataset.vocabulary),
+        feature_dim=dataset.store.feature_dim,
+    )
+    return dataclasses.replace(config, model=model)
 
 
 def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) -> Captioner:
     """The model.
 
     Args:
-        config: The run.
+        config: The run, of `fit_sizes`.
         dataset: What it learns from.
         fresh: Whether the run has just begun: then with the weights that it is to begin with.
 
@@ -119,15 +116,6 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
         ValueError: The model does not fit the dataset, or the initial weights do not fit it.
     """
     model = config.model
-    needed = {
-        "vocab_size": len(dataset.vocabulary),
-        "feature_dim": dataset.store.feature_dim,
-    }
-    wrong = {key: value for key, value in needed.items() if getattr(model, key) != value}
-    if wrong:
-        told = ", ".join(f"model.{key}: {getattr(model, key)}" for key in wrong)
-        mended = " ".join(f"--model.{key} {value}" for key, value in wrong.items())
-        raise ValueError(f"{told} does not fit {dataset.folder}: {mended}")
     torch.manual_seed(config.seed)
     captioner = build_captioner(model)
     if captioner.encoder.needs_boxes and not dataset.store.has_boxes:
@@ -142,18 +130,7 @@ def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) ->
     if config.initial and fresh:
         given, its_config, vocabulary = load_captioner(config.initial)
         dataset.require_vocabulary(vocabulary)
-        if its_config != model:
-            changed = [
-                item.name
-                for item in dataclasses.fields(model)
-                if getattr(model, item.name) != getattr(its_config, item.name)
-                and item.name not in ("dropout", "backend")
-            ]
-            if changed:
-                raise ValueError(
-                    f"initial: {config.initial} is of another shape than the model: "
-                    f"{', '.join(f'model.{name}' for name in changed)}"
-                )
+        check_initial(config.initial, its_config, model, ("dropout", "backend"))
         captioner.load_state_dict(given.float().state_dict())
     return captioner
 

@@ -110,6 +110,10 @@ class Task(Protocol):
     free: Sequence[str]
     """Dotted keys of the configuration that may change when a run goes on."""
 
+    @property
+    def config(self) -> RunConfig:
+        """The run; its model has the sizes that what is learned from decides."""
+
     def build(self, *, fresh: bool) -> nn.Module:
         """The model, on the CPU.
 

@@ -15,8 +15,10 @@ from ngsan.config.translation import TRANSLATORS, TranslationRun
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
-from ngsan.models.translator import Translator, build_translator
-from ngsan.models.translator_folder import load_translator, save_translator
+from ngsan.models.build_translator import build_translator
+from ngsan.models.saved_translator import load_translator, save_translator
+from ngsan.models.translator import Translator
+from ngsan.train.fitting import check_initial, check_norm
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled
 from ngsan.train.phases import CROSS_ENTROPY
@@ -50,16 +52,12 @@ class TranslationTask:
             ValueError: The settings do not fit each other, or there is no such data.
             OSError: It cannot be read.
         """
-        if config.model.norm == "batch" and fabric.world_size > 1:
-            raise ValueError(
-                "model.norm: batch would take its statistics from the sentences of one of "
-                f"{fabric.world_size} processes; take instance, or one process"
-            )
+        check_norm(config.model.norm, fabric.world_size, "sentences")
         self._fabric = fabric
         self._learned, self._validated = datasets or _open(config)
         # The word pieces are the data's, however many were asked for.
         model = dataclasses.replace(config.model, vocab_size=self._learned.vocab_size)
-        self._config = dataclasses.replace(config, model=model)
+        self.config: TranslationRun = dataclasses.replace(config, model=model)
         self._subwords = self._learned.subwords()
         its_own = self._validated.subwords().signature
         if its_own != self._subwords.signature:
@@ -87,7 +85,7 @@ class TranslationTask:
 
     def build(self, *, fresh: bool) -> Translator:
         """See `Task.build`."""
-        config = self._config
+        config = self.config
         torch.manual_seed(config.seed)
         translator = build_translator(config.model)
         if config.initial and fresh:
@@ -98,24 +96,14 @@ class TranslationTask:
                     f"{self._learned.folder} ({self._subwords.signature})"
                 )
             free = ("dropout", "attention_dropout", "hidden_dropout", "backend")
-            changed = [
-                f"model.{field.name}"
-                for field in dataclasses.fields(its_config)
-                if getattr(its_config, field.name) != getattr(config.model, field.name)
-                and field.name not in free
-            ]
-            if changed:
-                raise ValueError(
-                    f"initial: {config.initial} is of another shape than the model: "
-                    f"{', '.join(changed)}"
-                )
+            check_initial(config.initial, its_config, config.model, free)
             translator.load_state_dict(given.state_dict())
         return translator
 
     def teach(self, model: nn.Module, stop: Event) -> Lesson:
         """See `Task.teach`."""
         assert isinstance(model, Translator)
-        config, device = self._config, self._fabric.device
+        config, device = self.config, self._fabric.device
         writer = copy.deepcopy(model).eval().requires_grad_(False)
         writer.to(half_of(config.machine, device.type))
         compiled = is_compiled(config.machine, device)
@@ -147,9 +135,9 @@ class TranslationTask:
         save_translator(
             folder,
             model,
-            self._config.model,
+            self.config.model,
             self._subwords,
-            run=self._config,
+            run=self.config,
             metrics=metrics,
             tensors=weights,
         )
@@ -161,7 +149,7 @@ class TranslationTask:
 
     def about(self, model: nn.Module) -> Entry:
         """See `Task.about`."""
-        config = self._config
+        config = self.config
         names = {keys["norm"]: name for name, keys in TRANSLATORS.items()}
         return {
             "model": names.get(config.model.norm, "translator"),
@@ -179,7 +167,7 @@ class TranslationTask:
 
     def _resident(self, device: torch.device) -> bool:
         """Whether all word pieces are held in the device's memory."""
-        where = self._config.machine.data
+        where = self.config.machine.data
         if where != "auto":
             return where == "device"
         if device.type != "cuda":
@@ -198,7 +186,7 @@ class TranslationTask:
             return {
                 shape.width: -(-shape.rows // processes) * shape.width for shape in batches.shapes
             }
-        most = batches.most_targets(self._config.cross_entropy.epochs)
+        most = batches.most_targets(self.config.cross_entropy.epochs)
         return {width: -(-max(1, count) // _MULTIPLE) * _MULTIPLE for width, count in most.items()}
 
 

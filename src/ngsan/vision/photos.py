@@ -18,6 +18,7 @@ from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.data.resident import ResidentDataset
+from ngsan.data.resident_regions import Seen
 from ngsan.data.store import Regions
 from ngsan.vision.backbone import GridBackbone
 from ngsan.vision.images import ImageError, open_image, to_square
@@ -104,21 +105,31 @@ class PhotoDataset(CaptionDataset):
         return CaptionBatch(self.images(places, "cpu"), None, None, *captions, ids=ids)
 
 
+class WholeImages:
+    """Images, or the cells that a backbone made of them, on a device: nothing to pad."""
+
+    def __init__(self, images: Tensor) -> None:
+        """Takes them, (M, ...)."""
+        self._images = images
+
+    def gather(self, images: Tensor, width: int) -> Seen:
+        """See `Resident.gather`; their boxes are the backbone's."""
+        return self._images[images.squeeze(1)], None, None
+
+
 class ResidentPhotos(ResidentDataset):
     """The photographs of a split in the memory of a device, as bytes, decoded once."""
 
     dataset: PhotoDataset
 
-    def _load(self, total: int) -> tuple[Tensor, Tensor | None]:
+    def _load(self) -> WholeImages:
         size, count = self.dataset._cells.size, len(self.dataset)
         images = torch.empty(count, 3, size, size, dtype=torch.uint8, device=self.device)
         for start in range(0, count, _CHUNK):
             places = np.arange(start, min(count, start + _CHUNK))
             images[start : start + len(places)] = self.dataset.images(places, self.device)
-        return images, None
-
-    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return self._features[images.squeeze(1)], None, None
+        self.images = images
+        return WholeImages(images)
 
 
 class ResidentCells(ResidentDataset):
@@ -135,16 +146,13 @@ class ResidentCells(ResidentDataset):
         super().__init__(photos.dataset, photos.device, static=photos.static)
 
     @torch.no_grad()
-    def _load(self, total: int) -> tuple[Tensor, Tensor | None]:
-        images = self._photos._features
+    def _load(self) -> WholeImages:
+        images = self._photos.images
         made = [
             self._backbone(images[start : start + _DESCRIBED])
             for start in range(0, len(images), _DESCRIBED)
         ]
-        return torch.cat(made), None
-
-    def _gather(self, images: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return self._features[images.squeeze(1)], None, None
+        return WholeImages(torch.cat(made))
 
 
 def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torch.device) -> Tensor:

@@ -77,8 +77,8 @@ def load_captioner(folder: str | Path) -> tuple[Captioner, CaptionerConfig, Voca
     """Reads a captioner that `save_captioner` wrote, in evaluation mode and in the saved precision.
 
     What was saved in 8 bits comes in single precision. Only the section `model` of `config.yaml`
-    is read. `metrics.json` and `signature.json` may be missing or of the model before; see the top
-    of this module.
+    is read. `metrics.json` and `signature.json` may be missing or of the model before; see
+    `ngsan.models.folder`.
 
     Raises:
         ValueError: The folder is no such model, is damaged, or its files do not belong together.

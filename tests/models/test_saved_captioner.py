@@ -15,7 +15,7 @@ from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
 from ngsan.models import folder as folders
 from ngsan.models.folder import copy_model, model_signature, read_metrics
-from ngsan.models.saved import load_captioner, save_captioner
+from ngsan.models.saved_captioner import load_captioner, save_captioner
 from ngsan.models.weights import content_signature, on_host
 from ngsan.text.vocabulary import Vocabulary
 from tests.kills import end_of, fork, kills, random_kills

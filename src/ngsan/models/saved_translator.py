@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from ngsan.config.translation import TranslatorConfig
-from ngsan.models.folder import read_model, write_model
-from ngsan.models.translator import Translator, build_translator
+from ngsan.models.build_translator import build_translator
+from ngsan.models.folder import CONFIG, WEIGHTS, read_model, write_model
+from ngsan.models.translator import Translator
+from ngsan.models.weights import check_fit
 from ngsan.text.subwords import Subwords
 
 TASK = "translation"
@@ -78,8 +80,6 @@ def load_translator(folder: str | Path) -> tuple[Translator, TranslatorConfig, S
             f"{len(subwords)}: they do not belong together"
         )
     translator = build_translator(stored.config)
-    try:
-        translator.load_state_dict(stored.tensors)
-    except RuntimeError as error:
-        raise ValueError(f"{folder}: the weights do not fit the configuration: {error}") from error
+    check_fit(translator.state_dict(), stored.tensors, f"{folder}: {WEIGHTS} does not fit {CONFIG}")
+    translator.load_state_dict(stored.tensors)
     return translator.eval(), stored.config, subwords

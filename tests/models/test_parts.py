@@ -1,0 +1,93 @@
+"""What the builders share."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ngsan.config import CaptionerConfig
+from ngsan.config.answering import AnswererConfig
+from ngsan.config.translation import TranslatorConfig
+from ngsan.models.build_answerer import build_answerer
+from ngsan.models.parts import Parts, begin_glorot, geometry_bias
+
+SHAPE = {"dim": 16, "heads": 2, "hidden_dim": 24, "layers": 1, "dropout": 0.25}
+
+
+def dropouts(module):
+    return {part.p for part in module.modules() if isinstance(part, nn.Dropout)}
+
+
+@pytest.mark.parametrize("kind", [CaptionerConfig, AnswererConfig])
+def test_one_dropout_is_for_everything(kind):
+    parts = Parts.of(kind(**SHAPE))
+    layer = parts.encoder_layer(parts.attention())
+    assert dropouts(layer) == {0.25}
+    assert layer.attention.attend.dropout == 0.25
+
+
+def test_a_translator_has_three_dropouts():
+    parts = Parts.of(TranslatorConfig(**SHAPE, attention_dropout=0.5, hidden_dropout=0.125))
+    layer = parts.decoder_layer(parts.attention(causal=True), parts.attention())
+    assert layer.feedforward.dropout.p == 0.125
+    assert layer.self_attention.attend.dropout == layer.cross_attention.attend.dropout == 0.5
+    for residual in (layer.self_residual, layer.cross_residual, layer.feedforward_residual):
+        assert residual.dropout.p == 0.25
+
+
+def test_parts_have_the_shape_and_place_of_norm():
+    parts = Parts.of(AnswererConfig(**SHAPE, norm_place="pre", backend="explicit"))
+    layer = parts.guided_layer(parts.attention(), parts.attention())
+    assert layer.feedforward.widen.weight.shape == (24, 16)
+    assert layer.guided_residual.place == "pre"
+    assert parts.final_norm
+    assert not Parts.of(CaptionerConfig(**SHAPE)).final_norm
+
+
+def test_a_bias_by_its_name():
+    config = CaptionerConfig(**SHAPE, geometry_dim=12, signed_geometry=True)
+    assert geometry_bias("none", config) is None
+    bias = geometry_bias("query+key", config)
+    assert (bias.kind, bias.dim, bias.heads, bias.width, bias.features) == (
+        "query+key",
+        16,
+        2,
+        12,
+        6,
+    )
+
+
+def test_glorot_beginnings_have_their_spread():
+    torch.manual_seed(0)
+    model = nn.ModuleDict(
+        {
+            "dense": nn.Linear(300, 200),
+            "plain": nn.Linear(40, 60, bias=False),
+            "words": nn.Embedding(500, 64),
+            "norm": nn.LayerNorm(8),
+        }
+    )
+    begin_glorot(model)
+    for name in ("dense", "plain"):
+        weight = model[name].weight
+        most = math.sqrt(6 / sum(weight.shape))
+        assert 0.95 * most < weight.abs().max() <= most
+        # That of a uniform distribution.
+        assert weight.std().item() == pytest.approx(most / math.sqrt(3), rel=0.05)
+    assert not model["dense"].bias.any()
+    assert model["words"].weight.square().sum(1).mean().item() == pytest.approx(1.0, abs=0.05)
+    assert torch.equal(model["norm"].weight, torch.ones(8))
+
+
+def test_answerers_begin_as_pytorch_has_it_but_for_the_bias():
+    sizes = {"vocab_size": 9, "answers": 3, "feature_dim": 5}
+    config = AnswererConfig(**{**SHAPE, **sizes, "geometry": "query"})
+    torch.manual_seed(0)
+    with_bias = build_answerer(config)
+    attention = with_bias.regions.layers[0].self_attention
+    assert not attention.score_bias.query.weight.any()
+    assert attention.query.bias.any()  # Glorot's would be zero
+    without = build_answerer(dataclasses.replace(config, geometry="none"))
+    assert without.regions.layers[0].self_attention.score_bias is None
