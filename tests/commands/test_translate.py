@@ -94,7 +94,7 @@ def test_mixed_folders_are_refused(folder, tmp_path):
         load_translator(tmp_path / "mixed")
     wider = dataclasses.replace(config, hidden_dim=32)
     save_translator(tmp_path / "wide", translator, wider, other)
-    with pytest.raises(ValueError, match="the weights do not fit"):
+    with pytest.raises(ValueError, match="does not fit config.yaml"):
         load_translator(tmp_path / "wide")
 
 
