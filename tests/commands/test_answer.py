@@ -126,6 +126,16 @@ def test_questions_are_no_markup(world, capsys):
     assert "does not know: [, b], [bold]xyz, xyz\n" in out
 
 
+def test_a_question_that_is_too_long_is_told_of(world, capsys):
+    fits = "is it " + "red " * 12
+    assert ask(world, f"{fits}?", f"{fits} red or blue?", "--json") == 0
+    told = capsys.readouterr()
+    asked = json.loads(told.out)
+    assert [len(one["words"]) for one in asked] == [14, 14]
+    (line,) = told.err.splitlines()
+    assert line.endswith("blue?': only its first 14 words are read, 3 are not")
+
+
 def test_what_cannot_be_answered(world, tmp_path, capsys):
     assert ask(world, "what colour is it?", photo="other") == 2
     assert "learned from regions of another source" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.models.build_translator import build_translator
 from ngsan.models.saved_translator import load_translator
+from ngsan.models.translator import Translator
 from ngsan.predict.translating import open_translator
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.translation_phase import CrossEntropyOfPairs, TranslationLoss
@@ -40,13 +42,34 @@ def test_learns_to_translate_backwards(folder, tmp_path, model):
     start = next(entry for entry in entries if entry["event"] == "start")
     assert (start["model"], start["sentences"]) == (model, 1500)
     assert any(entry.get("tokens_per_second", 0) > 0 for entry in entries)
-    translator = open_translator(tmp_path / "run", device="cpu")
+    right, _ = rightly_translated(tmp_path / "run", folder)
+    assert right > 0.8
+
+
+def rightly_translated(run, folder):
+    """The share of unseen sentences that a model has right, and the most that one is expected to
+    have which knows the words of a sentence and not their order.
+    """
     unseen = ParallelSplit(folder, "val").texts("source")
-    right = sum(
-        found.text == translated(text)
-        for text, found in zip(unseen, translator.translate(unseen), strict=True)
-    )
-    assert right > 0.8 * len(unseen)
+    found = open_translator(run, device="cpu").translate(unseen)
+    right = [one.text == translated(text) for text, one in zip(unseen, found, strict=True)]
+    orders = [len(set(permutations(text.split()))) for text in unseen]
+    return np.mean(right), np.mean([1 / count for count in orders])
+
+
+def encode_a_set(self, source, mask=None, *, record=None):
+    """`Translator.encode` without positions: a sentence is a set of words."""
+    words = self.decoder.embed(source)
+    return self.encoder(words * words.shape[-1] ** 0.5, mask, record=record)
+
+
+def test_without_positions_nothing_is_translated_backwards(folder, tmp_path, monkeypatch):
+    """The control of the test above: what is learned there is order, which takes positions."""
+    monkeypatch.setattr(Translator, "encode", encode_a_set)
+    train(small_run(folder, epochs=6), tmp_path / "run")
+    right, chance = rightly_translated(tmp_path / "run", folder)
+    assert chance < 0.15
+    assert right < 0.25
 
 
 def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
 from ngsan.durable import write_bytes
 
@@ -41,6 +42,10 @@ def main(arguments: list[str]) -> None:
     given = [
         answerer.answer(options.image, asked, count=options.count) for asked in options.questions
     ]
+    for one in given:
+        if one.unread:
+            read = len(one.words)
+            warn(f"{one.question!r}: only its first {read} words are read, {one.unread} are not")
     if options.json:
         print(json.dumps([_plain(one) for one in given], ensure_ascii=False, indent=2))
     else:

@@ -62,6 +62,9 @@ class Answers:
     boxes: NDArray[np.float32] | None
     """(N, 4) where the regions are: `cxcywh`, relative to the image."""
 
+    unread: int = 0
+    """Words at the question's end that were not read, as it is longer than the model allows."""
+
 
 class QuestionAnswerer:
     """Answers questions about photographs, or about regions."""
@@ -189,6 +192,7 @@ class QuestionAnswerer:
             tuple(word for word in words if word not in self._words.vocabulary),
             None if given.regions is None else given.regions[0].float().cpu().numpy(),
             None if boxes is None else np.asarray(boxes, np.float32),
+            len(self._words.vocabulary.tokenize(question)) - len(words),
         )
 
     def _check(self, question: str, count: int) -> None:
