@@ -54,7 +54,10 @@ def make_parser(name: str = "layers") -> Parser:
     parser.add_argument("--rows", type=str, nargs="+", default=None, help="only these rows")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument(
-        "--report", action="store_true", help="make no runs, only the table of those finished"
+        "--report",
+        action="store_true",
+        help="make no runs, only the table of those finished; needs no --data where all runs of "
+        "the ledger learned from the same",
     )
     parser.add_argument(
         "--split", type=str, default="", help="show this split, val or test, not the table's own"
@@ -81,17 +84,21 @@ def _table(name: str) -> Table:
 def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.reproduce.ledger import Ledger
-    from ngsan.reproduce.runs import wanted_runs
+    from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
     from ngsan.reproduce.tasks import TASKS
 
-    if not config.data.folder:
+    if not config.data.folder and (not options.report or _EXAMPLES in options.names):
         raise ValueError("data.folder: say which dataset: --data DIR")
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
     ledger = Ledger(options.to)
-    fitted = None if len(options.names) == 1 else TASKS[config.task].fit(config)
+    fitted = None
+    if not config.data.folder:
+        fitted = fitted_to_ledger(config, ledger)
+    elif len(options.names) > 1:
+        fitted = TASKS[config.task].fit(config)
     wanted = {}
     for name in options.names:
         rows = ["SAN", "G-SAN"] if name == _EXAMPLES else options.rows

@@ -27,6 +27,7 @@ class Answering:
 
     phases: Sequence[str] = (ANSWERING,)
     unit = "questions"
+    sizes: Sequence[str] = ()
 
     def free(self, phase: str) -> Sequence[str]:
         """See `TableTask.free`."""

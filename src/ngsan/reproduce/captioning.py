@@ -31,6 +31,7 @@ class Captioning:
 
     phases: Sequence[str] = (CROSS_ENTROPY, SELF_CRITICAL)
     unit = "images"
+    sizes: Sequence[str] = ("vocab_size", "feature_dim")
 
     def free(self, phase: str) -> Sequence[str]:
         """See `TableTask.free`."""

@@ -7,7 +7,7 @@ learned from. Two tables that have a run in common share it.
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,10 @@ class Ledger:
         """How many runs are finished."""
         return len(self._entries)
 
+    def __iter__(self) -> Iterator[Entry]:
+        """The finished runs, in the order in which they were entered."""
+        return iter(self._entries.values())
+
     def add(self, entry: Entry, found: Mapping[str, "Written"]) -> None:
         """Takes in a finished run.
 
@@ -124,6 +128,10 @@ class Ledger:
             write_bytes(path, gzip.compress(text.encode(), mtime=0))
         append_line(self._path, json.dumps(asdict(entry), sort_keys=True))
         self._entries[entry.key] = entry
+
+    def has_written(self, key: str, split: str) -> bool:
+        """Whether what a run wrote on a split is at hand: a ledger may come without it."""
+        return self._file(key, split).is_file()
 
     def written(self, key: str, split: str) -> "Written":
         """What a run wrote on a split.

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
 from ngsan.reproduce.tables import ANSWERING, Table
+from ngsan.reproduce.task import TableTask
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Line:
     cells: Mapping[str, Cell]
     over_units: float | None
     """Chance of such a difference of the main metric from the row that all are compared with, by
-    images, sentences or questions; None for that row itself."""
+    images, sentences or questions; None for that row itself, and where what the runs wrote is not
+    at hand."""
 
     over_seeds: float | None
     """The same by seeds; None with fewer than two."""
@@ -96,10 +99,7 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
             found.setdefault(run.label, []).append(ledger[run.key])
     labels = [row.label for row in table.rows if row.label in found]
     base = table.compared_with if table.compared_with in found else next(iter(labels), "")
-    counts = {
-        label: np.mean([ledger.written(entry.key, split).scores for entry in found[label]], axis=0)
-        for label in labels
-    }
+    counts = {label: _counts(found[label], split, ledger) for label in labels}
     metrics = tuple(
         metric
         for metric in table.metrics
@@ -119,7 +119,7 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
                     metric: _cell(_values(found[label], split, metric), papers[label].get(metric))
                     for metric in metrics
                 },
-                over_units=None if alone else paired(counts[label], counts[base], task.score),
+                over_units=None if alone else _chance(counts[label], counts[base], task),
                 over_seeds=None if alone else welch(mine, its),
                 curves=tuple(tuple(entry.curve) for entry in found[label]),
             )
@@ -131,9 +131,22 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
         metrics=metrics,
         base=base,
         lines=tuple(lines),
-        baselines=task.baselines(config, split) if lines else {},
+        # A report of a ledger alone has no data to count in.
+        baselines=task.baselines(config, split) if lines and config.data.folder else {},
         missing=len(wanted) - len(finished),
     )
+
+
+def _counts(entries: Sequence[Entry], split: str, ledger: Ledger) -> Floats | None:
+    """What the main metric counts in each unit, the mean over the seeds; None if not at hand."""
+    if not all(ledger.has_written(entry.key, split) for entry in entries):
+        return None
+    scores = [ledger.written(entry.key, split).scores for entry in entries]
+    return np.asarray(np.mean(scores, axis=0))
+
+
+def _chance(mine: Floats | None, its: Floats | None, task: TableTask) -> float | None:
+    return None if mine is None or its is None else paired(mine, its, task.score)
 
 
 def _cell(values: Sequence[float], paper: float | None) -> Cell:

@@ -114,6 +114,34 @@ def wanted_runs(
     ]
 
 
+def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
+    """What `TableTask.fit` gave for the runs of a ledger, without their data.
+
+    Args:
+        base: What the rows of a table change, whatever its data.
+        ledger: Finished runs, of which those of the same task have the same data.
+
+    Raises:
+        ValueError: There are none, or their data are not the same.
+    """
+    sizes = TASKS[base.task].sizes
+    found: dict[str, tuple[dict[str, Any], Entry]] = {}
+    for entry in ledger:
+        if entry.settings["task"] == base.task:
+            model = {name: entry.model[name] for name in sizes}
+            found[json.dumps([entry.data, model], sort_keys=True)] = model, entry
+    if not found:
+        raise ValueError(f"{ledger.folder}: no run of the task {base.task} is finished there")
+    if len(found) > 1:
+        raise ValueError(
+            f"{ledger.folder}: its runs of the task {base.task} learned from {len(found)} sets of "
+            "data; say which: --data DIR"
+        )
+    ((model, entry),) = found.values()
+    config = dataclasses.replace(base, model=dataclasses.replace(base.model, **model))
+    return Fitted(config, entry.data, entry.content)
+
+
 def run_of(row: Row, base: Any, seed: int) -> Any:
     """The run of a row."""
     model = from_dict(type(base.model), {**dataclasses.asdict(base.model), **row.model})

@@ -46,6 +46,9 @@ class TableTask(Protocol):
     unit: str
     """What a metric is taken over: images, sentences or questions."""
 
+    sizes: Sequence[str]
+    """Keys of the model's configuration that `fit` takes from the data."""
+
     def free(self, phase: str) -> Sequence[str]:
         """Dotted keys of a run that decide nothing of what is measured after a phase."""
 

@@ -19,6 +19,7 @@ class Translating:
 
     phases: Sequence[str] = (CROSS_ENTROPY,)
     unit = "sentences"
+    sizes: Sequence[str] = ("vocab_size",)
 
     def free(self, phase: str) -> Sequence[str]:
         """See `TableTask.free`."""

@@ -1,0 +1,120 @@
+"""Reports of a ledger that came without its data, or without what the runs wrote."""
+
+import csv
+import dataclasses
+import shutil
+import statistics
+
+import pytest
+
+from ngsan.__main__ import main
+from ngsan.config import reproduction_run
+from ngsan.reproduce.ledger import Entry, Ledger, Written
+from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
+from ngsan.reproduce.tables import TABLES
+from ngsan.reproduce.task import Fitted
+
+TABLE = TABLES["models-cross-entropy"]
+CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)}
+
+
+def enter(folder, *, data="coco", rows=tuple(CIDER), feature_dim=8):
+    """Two runs of each row as if they had learned from some data, with scores of ten images."""
+    base = reproduction_run()
+    model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
+    fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
+    ledger = Ledger(folder)
+    for run in wanted_runs(TABLE, base, (0, 1), rows, fitted=fitted):
+        settings = run.settings(run.phase)
+        cider = CIDER[run.label][run.config.seed]
+        entry = Entry(
+            key=run.key,
+            model=settings.pop("model"),
+            phase=run.phase,
+            seed=settings.pop("seed"),
+            settings=settings,
+            data=run.data,
+            parameters=1_000_000,
+            metrics={"test": {"CIDEr": cider}, "val": {"CIDEr": cider}},
+            curve=[cider],
+            seconds=1.0,
+            device="CPU",
+            version="0",
+        )
+        ids = [str(number) for number in range(10)]
+        written = Written(ids, ["a caption"] * 10, [[cider + place] for place in range(10)])
+        ledger.add(entry, {"test": written, "val": written})
+
+
+def report(folder, *words, name=TABLE.name):
+    return main(["reproduce", name, "--report", "--to", str(folder), *words])
+
+
+def chances(folder):
+    """The last two cells of each row of the Markdown table."""
+    lines = (folder / f"{TABLE.name}.md").read_text().splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {row[0]: row[-2:] for row in cells if row[0] in CIDER}
+
+
+def test_a_ledger_alone_is_enough(tmp_path):
+    enter(tmp_path)
+    assert report(tmp_path) == 0
+    with (tmp_path / f"{TABLE.name}.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "CIDEr"]
+    found = {(row["row"], row["seed"]): float(row["value"]) for row in rows}
+    assert found == {
+        (label, str(seed)): value
+        for label, values in CIDER.items()
+        for seed, value in enumerate(values)
+    }
+    text = (tmp_path / f"{TABLE.name}.md").read_text()
+    for values in CIDER.values():
+        assert f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}" in text
+    assert "6 runs are not finished" in text  # of four rows with three seeds
+
+
+def test_without_what_runs_wrote_there_is_no_test_by_images(tmp_path):
+    enter(tmp_path)
+    assert report(tmp_path) == 0
+    whole = chances(tmp_path)
+    # Every image is better by the same: no coin but ten alike makes such a difference.
+    assert float(whole["N-SAN"][0]) < 0.01
+    shutil.rmtree(tmp_path / "written")
+    assert report(tmp_path) == 0
+    without = chances(tmp_path)
+    assert without["N-SAN"] == ["", whole["N-SAN"][1]]
+    assert without["G-SAN"] == ["", whole["G-SAN"][1]]
+
+
+def test_a_ledger_of_several_data_must_be_told_which(tmp_path, capsys):
+    enter(tmp_path)
+    enter(tmp_path, data="flickr", rows=("SAN",))
+    assert report(tmp_path) == 2
+    assert "learned from 2 sets of data; say which: --data DIR" in capsys.readouterr().err
+
+
+def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
+    enter(tmp_path, feature_dim=17)
+    fitted = fitted_to_ledger(reproduction_run(), Ledger(tmp_path))
+    assert (fitted.config.model.vocab_size, fitted.config.model.feature_dim) == (50, 17)
+    assert fitted.data == {"train": "coco"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("vqa", [], "no run of the task answering is finished there"),
+        ("layers", ["--cross_entropy.epochs=9"], "no run of table layers is finished"),
+        ("examples", [], "say which dataset: --data DIR"),
+    ],
+)
+def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):
+    enter(tmp_path)
+    assert report(tmp_path, *words, name=name) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_runs_cannot_be_made_without_data(tmp_path, capsys):
+    assert main(["reproduce", TABLE.name, "--to", str(tmp_path)]) == 2
+    assert "say which dataset: --data DIR" in capsys.readouterr().err
