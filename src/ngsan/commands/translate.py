@@ -14,7 +14,8 @@ from ngsan.data.parallel.lines import Line, line_of, read_lines
 from ngsan.durable import replacing
 
 DESCRIPTION = """Translates text, a sentence a line, from standard input or a file, to standard
-output or a file; line k of the output is the translation of line k of the input."""
+output or a file; line k of the output is the translation of line k of the input. The model that
+ships turns short English descriptions of pictures into German."""
 
 _CHUNK = 2000
 """Lines that are translated together; a terminal gets each line at once."""
@@ -24,7 +25,12 @@ def make_parser() -> Parser:
     """The command line."""
     usual = TranslatingConfig()
     parser = Parser(prog="ngsan translate", description=DESCRIPTION)
-    parser.add_argument("model", type=str, help="the folder of a translator")
+    parser.add_argument(
+        "model",
+        type=str | None,
+        nargs="?",
+        help="the folder of a translator; without it, the model that ships",
+    )
     parser.add_argument(
         "--input", type=str | None, help="a file to translate, plain or .gz (default: stdin)"
     )
@@ -67,6 +73,11 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--best {options.best}: several translations of a line need --json")
     if options.words < 1:
         raise ValueError(f"--words: {options.words} must be at least 1")
+    if options.model is not None and not Path(options.model).is_dir():
+        raise ValueError(
+            f"{options.model}: there is no such folder of a model; texts are taken from standard "
+            "input or --input"
+        )
     if options.input is not None:
         Path(options.input).open("rb").close()  # before the seconds that the model takes
     if options.output is not None:

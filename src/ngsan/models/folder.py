@@ -11,7 +11,7 @@ leaves them a model behind, no more.
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ngsan.config import from_dict, to_yaml
 from ngsan.durable import flush, make_folder, remove_partials, replacing, write_text, write_unseen
-from ngsan.models.rounded import ROUNDING
+from ngsan.models.rounded import ROUNDING, round_weights
 from ngsan.models.weights import (
     content_signature,
     metadata_of,
@@ -79,6 +79,7 @@ def write_model(
     run: Any,
     metrics: Mapping[str, Any] | None = None,
     rounded: bool = False,
+    delicate: Collection[str] = (),
 ) -> None:
     """Writes a model; a kill at any instant leaves the model that was there or this one.
 
@@ -94,7 +95,8 @@ def write_model(
         task: What it was trained for.
         run: The configuration to write: a dataclass with a field `model`.
         metrics: Its scores, as JSON values.
-        rounded: Whether the weights are those of `ngsan.models.rounded.round_weights`.
+        rounded: Whether large matrices are written in 8 bits, see `ngsan.models.rounded`.
+        delicate: Names of matrices that are not.
 
     Raises:
         ValueError: The arguments do not belong together.
@@ -102,7 +104,7 @@ def write_model(
     """
     if run.model != config:
         raise ValueError(f"run.model: {run.model} is not the model's configuration: {config}")
-    weights = on_host(tensors)
+    weights = on_host(round_weights(tensors, delicate) if rounded else tensors)
     metadata = _describe(config, companions, {} if metrics is None else metrics, task)
     if rounded:
         metadata["rounding"] = ROUNDING

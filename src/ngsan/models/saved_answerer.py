@@ -10,7 +10,6 @@ from ngsan.config.answering import AnswererConfig, AnswererFile
 from ngsan.models.answerer import Answerer
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.folder import CONFIG, WEIGHTS, Stored, read_model, write_model
-from ngsan.models.rounded import round_weights
 from ngsan.models.weights import check_fit
 from ngsan.text.vocabulary import Vocabulary
 
@@ -68,7 +67,7 @@ def save_answerer(
         )
     write_model(
         folder,
-        round_weights(tensors, set()) if rounded else tensors,
+        tensors,
         config,
         {"vocabulary": words, "answers": answers},
         task=TASK,

@@ -10,7 +10,7 @@ from ngsan.config import CaptionerConfig, ModelConfig
 from ngsan.models.build import build_captioner
 from ngsan.models.captioner import Captioner
 from ngsan.models.folder import CONFIG, WEIGHTS, companion_file, read_model, write_model
-from ngsan.models.rounded import delicate_weights, round_weights
+from ngsan.models.rounded import delicate_weights
 from ngsan.models.weights import check_fit
 from ngsan.text.vocabulary import Vocabulary
 
@@ -63,13 +63,14 @@ def save_captioner(
     weights = state if tensors is None else tensors
     write_model(
         folder,
-        round_weights(weights, delicate_weights(captioner)) if rounded else weights,
+        weights,
         config,
         {"vocabulary": vocabulary},
         task=task,
         run=ModelConfig(config) if run is None else run,
         metrics=metrics,
         rounded=rounded,
+        delicate=delicate_weights(captioner),
     )
 
 

@@ -34,6 +34,7 @@ def save_translator(
     run: Any = None,
     metrics: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
+    rounded: bool = False,
 ) -> None:
     """Writes a translator as a model folder.
 
@@ -45,6 +46,7 @@ def save_translator(
         run: A configuration with a field `model` to write in full; None for the model alone.
         metrics: Its scores, as JSON values.
         tensors: Weights to write in the place of the model's own.
+        rounded: Whether large matrices are written in 8 bits, see `ngsan.models.rounded`.
 
     Raises:
         ValueError: The arguments do not belong together.
@@ -63,6 +65,7 @@ def save_translator(
         task=TASK,
         run=TranslatorFile(config) if run is None else run,
         metrics=metrics,
+        rounded=rounded,
     )
 
 

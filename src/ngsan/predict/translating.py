@@ -23,6 +23,9 @@ from ngsan.predict.models import best_device
 from ngsan.text.subwords import Subwords
 from ngsan.text.vocabulary import BOUNDARY
 
+SHIPPED = Path(__file__).parents[1] / "shipped" / "translation"
+"""The translator that comes with the package: short descriptions, English to German."""
+
 _MULTIPLE = 8
 _KEPT = 16
 """Searches that are kept ready, one for each shape; a split for validation has a dozen."""
@@ -222,12 +225,13 @@ class TextTranslator:
 
 
 def open_translator(
-    folder: str | Path, *, device: str = "auto", precision: str = "float32"
+    folder: str | Path | None = None, *, device: str = "auto", precision: str = "float32"
 ) -> TextTranslator:
-    """Opens a translator that was trained.
+    """Opens a translator: the one that comes with the package, or one in a folder.
 
     Args:
-        folder: Its model folder.
+        folder: What `ngsan train` wrote; None for the model that comes with the package, which
+            turns short English descriptions of pictures into German.
         device: Where it is to work: auto, cpu, cuda, cuda:1.
         precision: Of its numbers: float32, bfloat16 or float16.
 
@@ -237,5 +241,11 @@ def open_translator(
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if precision not in kinds:
         raise ValueError(f"precision: {precision!r} is not one of {', '.join(kinds)}")
-    translator, _, subwords = load_translator(folder)
+    path = SHIPPED if folder is None else Path(folder)
+    if folder is None and not path.is_dir():
+        raise ValueError(
+            "this installation comes without a translator: train one, as docs/translation.md "
+            "tells, and name its folder"
+        )
+    translator, _, subwords = load_translator(path)
     return TextTranslator(translator.to(best_device(device), kinds[precision]), subwords)

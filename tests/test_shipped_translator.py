@@ -1,0 +1,113 @@
+"""The translator that comes with the package, as users meet it."""
+
+import io
+import json
+import sys
+
+import pytest
+
+import ngsan
+from ngsan.__main__ import main
+from ngsan.models.folder import read_metrics, read_task
+from ngsan.predict.translating import SHIPPED
+
+pytest.importorskip("tokenizers")
+
+# Written for this test, both sides, before the model had seen them; none is in its data.
+PAIRS = {
+    "Two dogs run through the grass.": "Zwei Hunde laufen durch das Gras.",
+    "A man is riding a bicycle.": "Ein Mann fährt Fahrrad.",
+    "A woman in a red dress is dancing.": "Eine Frau in einem roten Kleid tanzt.",
+    "Three children are playing in the sand.": "Drei Kinder spielen im Sand.",
+    "A little girl is eating an ice cream cone.": "Ein kleines Mädchen isst ein Eis.",
+    "An old man sits on a bench and reads a newspaper.": (
+        "Ein alter Mann sitzt auf einer Bank und liest eine Zeitung."
+    ),
+    "A black cat is sleeping on a couch.": "Eine schwarze Katze schläft auf einem Sofa.",
+    "People are waiting for the train.": "Leute warten auf den Zug.",
+    "A boy jumps into the water.": "Ein Junge springt ins Wasser.",
+    "A group of people stands in front of a building.": (
+        "Eine Gruppe von Menschen steht vor einem Gebäude."
+    ),
+    "A young woman is playing the guitar.": "Eine junge Frau spielt Gitarre.",
+    "Two men in white shirts are cooking.": "Zwei Männer in weißen Hemden kochen.",
+    "A brown dog is catching a ball.": "Ein brauner Hund fängt einen Ball.",
+    "A man with a hat is standing on the beach.": "Ein Mann mit Hut steht am Strand.",
+    "Two women are talking on the street.": "Zwei Frauen unterhalten sich auf der Straße.",
+    "A soccer player in blue kicks the ball.": "Ein Fußballspieler in Blau tritt den Ball.",
+    "A bride and groom are smiling.": "Braut und Bräutigam lächeln.",
+    "Children in school uniforms walk along a road.": (
+        "Kinder in Schuluniformen gehen eine Straße entlang."
+    ),
+    "A worker in an orange vest is repairing the street.": (
+        "Ein Arbeiter in einer orangefarbenen Weste repariert die Straße."
+    ),
+    "A person is climbing a snowy mountain.": "Eine Person klettert auf einen verschneiten Berg.",
+    "A horse jumps over a fence.": "Ein Pferd springt über einen Zaun.",
+    "A man is painting a picture of the sea.": "Ein Mann malt ein Bild vom Meer.",
+}
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return ngsan.open_translator(device="cpu")
+
+
+def typed(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_it_is_small_and_says_what_it_is_for():
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 7_000_000
+    assert read_task(SHIPPED) == "translation"
+
+
+def test_it_translates_descriptions_as_people_do(translator):
+    bleu = pytest.importorskip("sacrebleu").corpus_bleu
+    found = [str(one) for one in translator.translate(list(PAIRS))]
+    assert bleu(found, [list(PAIRS.values())]).score > 75
+    assert sum(map(str.__eq__, found, PAIRS.values())) > 0.6 * len(PAIRS)
+    assert found[0] == PAIRS["Two dogs run through the grass."]
+    # What it would have by saying the same of every sentence.
+    assert bleu([found[1]] * len(PAIRS), [list(PAIRS.values())]).score < 20
+
+
+def test_the_folder_may_be_named_or_not(translator, capsys, monkeypatch):
+    texts = list(PAIRS)[:5]
+    named = ngsan.open_translator(SHIPPED, device="cpu").translate(texts)
+    assert named == translator.translate(texts)
+    for folder in ([], [str(SHIPPED)]):
+        typed(monkeypatch, "\n".join(texts))
+        assert main(["translate", *folder, "--device", "cpu"]) == 0
+        assert capsys.readouterr().out.splitlines() == [str(one) for one in named]
+
+
+def test_what_it_never_saw_is_translated_somehow(translator, capsys, monkeypatch):
+    texts = ["", "🐕 😀", "两只狗在草地上跑。", "A dog.", "\t ", "x" * 60, "a man and a dog " * 12]
+    typed(monkeypatch, "\n".join(texts))
+    assert main(["translate", "--json", "--device", "cpu"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["source"] for line in lines] == texts
+    best = [line["translations"][0]["text"] for line in lines]
+    assert [bool(text) for text in best] == [bool(text.strip()) for text in texts]
+    assert best[3] == str(translator.translate(["A dog."])[0])
+
+
+def test_what_is_missing_is_named(tmp_path, capsys, monkeypatch):
+    assert main(["translate", "Two dogs run."]) == 2
+    assert "Two dogs run.: there is no such folder of a model; texts" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr("ngsan.predict.translating.SHIPPED", tmp_path / "nowhere")
+        assert main(["translate"]) == 2
+    assert "comes without a translator: train one" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    typed(monkeypatch, "Two dogs run.")
+    assert main(["translate", "--device", "cpu"]) == 2
+    assert "pip install 'ngsan[translation]'" in capsys.readouterr().err
+
+
+def test_the_card_tells_what_the_metrics_say():
+    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    assert f"{read_metrics(SHIPPED)['BLEU']:.1f}" in card
+    for part in ("## How it was made", "## What it is bad at", "## Licences"):
+        assert part in card
