@@ -128,3 +128,9 @@ def test_the_module_runs_and_importing_it_needs_no_torch():
     assert version.stdout.startswith("ngsan ")
     quick = "import sys, ngsan, ngsan.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0
+
+
+def test_models_are_imported_without_the_compiler():
+    # It takes as long to import as torch itself, and commands on a CPU never compile.
+    quick = "import sys, ngsan.models; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0

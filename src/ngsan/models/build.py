@@ -8,7 +8,6 @@ from ngsan.models.captioner import Captioner, RegionEncoder, WordDecoder
 from ngsan.models.decoder import Decoder
 from ngsan.models.parts import Parts, begin_biases, begin_glorot, geometry_bias
 from ngsan.models.photo import PhotoEncoder
-from ngsan.models.recurrent import RecurrentDecoder
 from ngsan.nn.aoa import AoACell, RefiningLayer
 from ngsan.nn.attention import MultiHeadAttention
 from ngsan.nn.geometry import AbsoluteGeometry
@@ -82,6 +81,9 @@ def _encoder(config: CaptionerConfig) -> RegionEncoder:
 def _decoder(config: CaptionerConfig) -> Decoder:
     parts = Parts.of(config)
     if config.decoder != "transformer":
+        # Only now: it brings the compiler of PyTorch, which takes as long to import as all else.
+        from ngsan.models.recurrent import RecurrentDecoder
+
         cell: Cell = UpDownCell(config.dim)
         if config.decoder == "aoa":
             cell = AoACell(parts.attention(project=False), config.dim)
