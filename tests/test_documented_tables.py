@@ -1,4 +1,4 @@
-"""The tables in docs/reproduction are those of the ledgers beside them, and the documents show them."""
+"""The tables in docs/reproduction are those of the ledgers beside them, and documents show them."""
 
 import shutil
 from pathlib import Path
