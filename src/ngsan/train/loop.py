@@ -66,9 +66,13 @@ class Run:
 
     @cached_property
     def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The writer's weights and those that are trained; they stay where they are."""
+        """The writer's weights and those that are trained.
+
+        They are the parameters themselves and not their `data`: an LSTM that is set up on a GPU
+        moves its weights to other memory, where the parameters follow and their `data` would not.
+        """
         theirs, ours = (
-            [tensor.data for tensor in model.state_dict(keep_vars=True).values()]
+            list(model.state_dict(keep_vars=True).values())
             for model in (self.lesson.writer, self.model)
         )
         return theirs, ours

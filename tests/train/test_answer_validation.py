@@ -1,0 +1,54 @@
+"""Answers are validated with the weights of the moment, wherever an LSTM keeps them."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from ngsan.config import MachineConfig
+from ngsan.data.synthetic.asking import write_question_scenes
+from ngsan.models.saved_answerer import load_answerer
+from ngsan.train import answering
+from ngsan.train.answer_validation import AnswerValidation
+from ngsan.train.run import train
+from tests.train.test_answering import small_run
+
+
+def move_weights(lstm):
+    """What cuDNN does whenever an LSTM comes to a device, and no LSTM does on a CPU."""
+    for weight in lstm._flat_weights:
+        weight.data = weight.data.clone()
+
+
+@pytest.mark.filterwarnings("ignore:RNN module weights")
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+        ),
+    ],
+)
+def test_what_is_validated_is_what_is_saved(tmp_path, monkeypatch, device):
+    validated = []
+
+    class Watched(AnswerValidation):
+        def __call__(self):
+            weights = self._writer.state_dict().items()
+            validated.append({name: tensor.cpu().clone() for name, tensor in weights})
+            return super().__call__()
+
+    monkeypatch.setattr(answering, "AnswerValidation", Watched)
+    if device == "cpu":
+        monkeypatch.setattr(nn.LSTM, "flatten_parameters", move_weights)
+    write_question_scenes(tmp_path / "scenes", {"train": 20, "val": 10}, most=3)
+    run = small_run(tmp_path / "scenes")
+    machine = MachineConfig(device=device, precision="float32", threads=1, compile=False)
+    learning = dataclasses.replace(run.learning, epochs=1)
+    train(dataclasses.replace(run, machine=machine, learning=learning), tmp_path / "run")
+    saved = load_answerer(tmp_path / "run").answerer.state_dict()
+    (seen,) = validated
+    assert [name for name in saved if not torch.equal(seen[name], saved[name])] == []
