@@ -10,9 +10,7 @@ class Captured:
     """Some work on tensors that stay where they are: plain on a CPU, a CUDA graph on a GPU.
 
     The work reads and writes the same buffers at every call, has shapes that never change, and
-    does not wait for the device. On a GPU it is let go once it is captured, as it often belongs to
-    who holds this, and the two would keep each other and the graph's memory; so the buffers must
-    be held elsewhere.
+    does not wait for the device.
     """
 
     def __init__(
@@ -56,8 +54,10 @@ class Captured:
                 self._work()
         main.wait_stream(side)
         self._graph = graph
-        self._work = self._warm_up = graph.replay
 
     def __call__(self) -> None:
         """Does the work; on a GPU `prepare` must have been called."""
-        self._work()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._work()
