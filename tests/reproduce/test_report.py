@@ -10,6 +10,7 @@ import pytest
 from ngsan.__main__ import main
 from ngsan.config import reproduction_run
 from ngsan.reproduce.ledger import Entry, Ledger, Written
+from ngsan.reproduce.report import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
 from ngsan.reproduce.tables import TABLES
 from ngsan.reproduce.task import Fitted
@@ -99,6 +100,20 @@ def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
     fitted = fitted_to_ledger(reproduction_run(), Ledger(tmp_path))
     assert (fitted.config.model.vocab_size, fitted.config.model.feature_dim) == (50, 17)
     assert fitted.data == {"train": "coco"}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (None, 3, ""),
+        (0.0004, 3, "< 0.001"),
+        (0.0006, 3, "0.001"),
+        (0.0, 4, "< 0.0001"),
+        (1, 3, "1.000"),
+    ],
+)
+def test_a_chance_is_never_nothing(value, digits, text):
+    assert _chance_text(value, digits) == text
 
 
 @pytest.mark.parametrize(

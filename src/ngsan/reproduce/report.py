@@ -179,8 +179,8 @@ def rows(report: Report) -> list[list[str]]:
             str(len(line.seeds)),
             *(line.cells[metric].text() for metric in report.metrics),
             *([_optional(line.cells[main].paper, ".1f")] if has_paper else []),
-            _optional(line.over_units, ".4f"),
-            _optional(line.over_seeds, ".3f"),
+            _chance_text(line.over_units, 4),
+            _chance_text(line.over_seeds, 3),
         ]
         for line in report.lines
     ]
@@ -227,6 +227,14 @@ def to_csv(report: Report) -> str:
 
 def _has_paper(report: Report) -> bool:
     return any(cell.paper is not None for line in report.lines for cell in line.cells.values())
+
+
+def _chance_text(value: float | None, digits: int) -> str:
+    """A chance; one that rounds to nothing is not nothing."""
+    least = 10.0**-digits
+    if value is not None and value < least / 2:
+        return f"< {least:.{digits}f}"
+    return _optional(value, f".{digits}f")
 
 
 def _optional(value: float | None, form: str) -> str:
