@@ -220,6 +220,7 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["layers", "--data", "nowhere"], "nowhere"),
         (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
         (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
+        (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):

@@ -108,6 +108,8 @@ def reproduce(config: Any, options: Any) -> None:
     if not options.report:
         _make(wanted, ledger, console, jobs=options.jobs)
     for name, runs in wanted.items():
+        if name in (_EXAMPLES, _WEIGHTS.name):
+            _check_finished(name, runs, ledger)
         if name == _EXAMPLES:
             _write_examples(runs, ledger, options, console)
         elif name == _WEIGHTS.name:
@@ -165,6 +167,15 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console, split
     except ValueError as error:
         console.print(str(error), highlight=False, markup=False)
     console.print(f"the table is in {told}", highlight=False)
+
+
+def _check_finished(name: str, wanted: Any, ledger: Any) -> None:
+    lost = [run.label for run in wanted if run.key not in ledger]
+    if lost:
+        raise ValueError(
+            f"{name}: of its runs {', '.join(lost)} is not finished in {ledger.folder}; without "
+            "--report it is made"
+        )
 
 
 def _draw_weights(key: str, folder: Path, console: Console) -> None:
