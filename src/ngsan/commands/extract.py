@@ -1,7 +1,7 @@
 """`ngsan extract`: makes the feature store of a dataset folder from image files or clips."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -44,11 +44,44 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"there are no images in {', '.join(options.images)}")
     for line in doubles:
         report(console, line)
+    failed = len(doubles) + _write_store(options, files, console)
+    if failed:
+        report(console, f"{failed:,} files were left out")
+        sys.exit(1)
+
+
+def describe_pictures(
+    pictures: str, folder: str, wanted: Collection[str], *, device: str, console: Console
+) -> None:
+    """Makes the features of a dataset's images, by the backbone of the photo model that ships.
+
+    What cannot be read is reported and left out.
+
+    Args:
+        pictures: A folder of image files that are named by their ids.
+        folder: The dataset's, which has no features.
+        wanted: Ids of its images.
+        device: Where the network runs.
+        console: Where the progress is shown.
+
+    Raises:
+        ValueError: There is no file of any of the images, or not one can be used.
+    """
+    words = [pictures, "--to", folder, "--source", "photo", "--device", device]
+    files, _ = name_files(list(find_images([pictures])))
+    mine = {name: path for name, path in files.items() if name in wanted}
+    if not mine:
+        raise ValueError(f"{pictures}: no file there is named like an image of {folder}")
+    _write_store(_parser().parse_args(words), mine, console)
+
+
+def _write_store(options: Any, files: Mapping[str, str], console: Console) -> int:
+    """Writes the regions of files, by image id; returns how many were left out."""
     on_ray = options.engine == "ray"
     opening = partial(_open_source, options.source, options.size, options.top)
     source = opening("cpu" if on_ray else options.device)
     text = f"extract {source.signature}"
-    failed = len(doubles)
+    failed = 0
     with StoreWriter(
         options.to, source=text, shard_bytes=SHARD_BYTES, overwrite=options.overwrite
     ) as writer:
@@ -77,9 +110,7 @@ def main(arguments: list[str]) -> None:
         if not stored:
             raise ValueError(f"not one of {len(files):,} images could be used")
     console.print(f"{stored:,} images in {options.to}", highlight=False, markup=False)
-    if failed:
-        report(console, f"{failed:,} files were left out")
-        sys.exit(1)
+    return failed
 
 
 def _open_source(text: str, size: int, top: "Top", device: str) -> "RegionSource":

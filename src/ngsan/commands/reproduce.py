@@ -63,7 +63,11 @@ def make_parser(name: str = "layers") -> Parser:
         "--split", type=str, default="", help="show this split, val or test, not the table's own"
     )
     parser.add_argument(
-        "--pictures", type=str, default=None, help="examples: a folder of the photographs"
+        "--pictures",
+        type=str,
+        default=None,
+        help="a folder of the photographs: a dataset without features gets those of the photo "
+        "model that ships; and the page of examples shows them",
     )
     return parser
 
@@ -93,7 +97,9 @@ def reproduce(config: Any, options: Any) -> None:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
-    ledger = Ledger(options.to)
+    ledger, console = Ledger(options.to), Console()
+    if config.data.folder and options.pictures is not None:
+        _describe(config, options, console)
     fitted = None
     if not config.data.folder:
         fitted = fitted_to_ledger(config, ledger)
@@ -104,7 +110,6 @@ def reproduce(config: Any, options: Any) -> None:
         rows = ["SAN", "G-SAN"] if name == _EXAMPLES else options.rows
         seeds = range(1 if name in (_EXAMPLES, _WEIGHTS.name) else options.seeds)
         wanted[name] = wanted_runs(_table(name), config, seeds, rows, fitted=fitted)
-    console = Console()
     if not options.report:
         _make(wanted, ledger, console, jobs=options.jobs)
     for name, runs in wanted.items():
@@ -116,6 +121,25 @@ def reproduce(config: Any, options: Any) -> None:
             _draw_weights(runs[0].key, ledger.folder, console)
         else:
             _write_table(_table(name), runs, ledger, console, options.split)
+
+
+def _describe(config: Any, options: Any, console: Console) -> None:
+    """Gives a dataset of images its features, if it has none."""
+    from ngsan.commands.extract import describe_pictures
+    from ngsan.data.captions import read_captions
+    from ngsan.data.questions import read_questions
+    from ngsan.data.shards import STORE
+
+    folder = config.data.folder
+    of_images = config.task != "translation" and "video" not in options.names
+    if options.report or not of_images or (Path(folder) / STORE).exists():
+        return
+    if config.task == "answering":
+        wanted = {question.image for question in read_questions(folder)}
+    else:
+        wanted = {record.id for record in read_captions(folder)}
+    device = config.machine.device
+    describe_pictures(options.pictures, folder, wanted, device=device, console=console)
 
 
 def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int) -> None:
