@@ -5,8 +5,9 @@
 takes one part out of every layer at a time, captions the images again without any new training,
 and tells CIDEr. It also tells how much the two parts of the scores, content and geometry, differ
 between the regions that a region may look at, and how well a linear map of a region's features
-finds its place in the picture. The model may be one of regions, or one of
-photographs whose cells are the features of the data (`ngsan extract --source photo:MODEL`).
+finds its place in the picture. The model may be one of regions, or one of photographs whose cells
+are the features of the data (`ngsan extract --source photo:MODEL`). Every image must have as many
+regions. Images are taken in the order of the captions' file.
 """
 
 import argparse
@@ -152,7 +153,7 @@ def main() -> None:
     store = FeatureStore(options.data)
     known = (one for one in read_captions(options.data) if one.split == options.split)
     references = {one.id: one.captions for one in known if one.id in store}
-    images = sorted(references, key=int)[: options.images]
+    images = list(references)[: options.images]
     references = {image: references[image] for image in images}
     device = best_device("auto")
     figures: dict[str, object] = {"images": len(images), "beam": options.beam}

@@ -63,6 +63,9 @@ def test_what_is_missing_is_told(coco, capsys):
     data, pictures = coco
     assert reproduce(data, "--rows", "SAN") == 2
     assert "there is no feature store" in capsys.readouterr().err
+    assert reproduce(data, "--rows", "SAM", "--pictures", str(pictures)) == 2
+    assert "no row 'SAM'" in capsys.readouterr().err
+    assert not (data / "features").exists()  # it was told before anything was described
     (data.parent / "none").mkdir()
     assert reproduce(data, "--rows", "SAN", "--pictures", str(data.parent / "none")) == 2
     assert "no file there is named like an image of" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def _table(name: str) -> Table:
 def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.reproduce.ledger import Ledger
-    from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
+    from ngsan.reproduce.runs import check_wanted, fitted_to_ledger, wanted_runs
     from ngsan.reproduce.tasks import TASKS
 
     if not config.data.folder and (not options.report or _EXAMPLES in options.names):
@@ -99,6 +99,8 @@ def reproduce(config: Any, options: Any) -> None:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
     ledger, console = Ledger(options.to), Console()
     if config.data.folder and options.pictures is not None:
+        for name in options.names:  # before the hours that this may take
+            check_wanted(_table(name), config, options.rows)
         _describe(config, options, console)
     fitted = None
     if not config.data.folder:

@@ -91,13 +91,9 @@ def wanted_runs(
     Raises:
         ValueError: There is no such row, or the data do not fit.
     """
+    check_wanted(table, base, rows)  # before all data are read
     chosen = [row for row in table.rows if rows is None or row.label in rows]
-    unknown = set(rows or ()) - {row.label for row in table.rows}
-    if unknown:
-        known = ", ".join(repr(row.label) for row in table.rows)
-        raise ValueError(f"table {table.name} has no row {min(unknown)!r}; its rows are {known}")
     task = TASKS[base.task]
-    task.until(base, table.phase)  # a wrong recipe is told before all data are read
     fitted = fitted or task.fit(base)
     config = task.until(fitted.config, table.phase)
     return [
@@ -112,6 +108,15 @@ def wanted_runs(
         for seed in seeds
         for row in chosen
     ]
+
+
+def check_wanted(table: Table, base: Any, rows: Sequence[str] | None = None) -> None:
+    """Raises a `ValueError` if a table has no such rows, or a recipe lacks what it measures."""
+    unknown = set(rows or ()) - {row.label for row in table.rows}
+    if unknown:
+        known = ", ".join(repr(row.label) for row in table.rows)
+        raise ValueError(f"table {table.name} has no row {min(unknown)!r}; its rows are {known}")
+    TASKS[base.task].until(base, table.phase)
 
 
 def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
