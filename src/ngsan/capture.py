@@ -1,6 +1,7 @@
 """Work that is captured once on a GPU and replayed ever after, so that neither waits for Python."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ class Captured:
     """Some work on tensors that stay where they are: plain on a CPU, a CUDA graph on a GPU.
 
     The work reads and writes the same buffers at every call, has shapes that never change, and
-    does not wait for the device.
+    does not wait for the device. On a GPU it is let go once it is captured, as it often belongs to
+    who holds this, and the two would keep each other and the graph's memory; so the buffers must
+    be held elsewhere.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Captured:
         if self._device.type != "cuda" or self._graph is not None:
             return
         main = torch.cuda.current_stream(self._device)
-        side: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side = _side_stream(self._device)
         side.wait_stream(main)
         with torch.cuda.stream(side):
             for _ in range(2):
@@ -54,10 +57,15 @@ class Captured:
                 self._work()
         main.wait_stream(side)
         self._graph = graph
+        self._work = self._warm_up = graph.replay
 
     def __call__(self) -> None:
         """Does the work; on a GPU `prepare` must have been called."""
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self._work()
+        self._work()
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Where all work of a device is captured: memory that one stream gives back serves no other."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream

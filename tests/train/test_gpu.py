@@ -111,6 +111,37 @@ def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
         torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)
 
 
+def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
+    """They share their memory, so what one of them left there must matter to none."""
+    from lightning_fabric import Fabric
+
+    from ngsan.models import build_captioner
+    from ngsan.train.cross_entropy import CrossEntropyLoss
+    from ngsan.train.step import CapturedStep, Clip, Step, build_optimizer
+
+    batch = dataset(scene_folder(tmp_path)).batch(range(12)).to("cuda")
+    names = ("features", "boxes", "mask", "words", "targets", "target_mask")
+    torch.manual_seed(0)
+    first = build_captioner(tiny_model()).cuda().train()
+    fabric = Fabric(accelerator="cuda", devices=1)
+    capacity = 40 * int(batch.target_mask.sum())
+    steps = []
+    for captioner in (first, copy.deepcopy(first)):
+        module = fabric.setup_module(CrossEntropyLoss(captioner, capacity=capacity))
+        optimizer = build_optimizer(captioner, torch.device("cuda"))
+        steps.append(Step(fabric, module, optimizer, Clip(0.1, 0.0)))
+        if captioner is not first:
+            steps[-1] = CapturedStep(steps[-1], captioner, optimizer)
+    for number, (images, copies) in enumerate([(12, 1), (5, 40), (12, 40), (9, 7)] * 4):
+        inputs = {}
+        for name in names:
+            part = getattr(batch, name)
+            repeats = [copies, *[1] * (part.dim() - 1)] if part is not None else []
+            inputs[name] = None if part is None else part[:images].repeat(repeats)
+        plain, captured = (step(inputs, 1e-2 / (number + 1)) for step in steps)
+        torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+
+
 def test_the_greedy_baseline_is_reported_in_every_step(tmp_path):
     config = tiny_run(
         machine=machine(precision="bfloat16"),

@@ -1,6 +1,8 @@
 """A step against the same written out with torch alone."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -10,7 +12,15 @@ from lightning_fabric import Fabric
 from ngsan.models import build_captioner
 from ngsan.nn.losses import allowed_log_probs, real_places, word_cross_entropy
 from ngsan.train.cross_entropy import CrossEntropyLoss
-from ngsan.train.step import BETAS, Clip, Step, build_optimizer, load_optimizer, optimizer_tensors
+from ngsan.train.step import (
+    BETAS,
+    CapturedStep,
+    Clip,
+    Step,
+    build_optimizer,
+    load_optimizer,
+    optimizer_tensors,
+)
 from tests.train.worlds import dataset, scene_folder, tiny_model
 
 
@@ -124,3 +134,28 @@ def test_allowed_log_probs_by_hand(temperature):
     powers[:, 2] = 0
     torch.testing.assert_close(found.exp(), powers / powers.sum(-1, keepdim=True))
     assert torch.isneginf(found[:, 2]).all()
+
+
+def test_a_captured_step_is_a_plain_one_and_goes_when_it_is_dropped(batch, captioner, fabric):
+    """Its graphs may hold most of a GPU's memory, so nothing waits for the garbage collector."""
+    mine, other = (copy.deepcopy(captioner) for _ in range(2))
+    plain = Step(fabric, CrossEntropyLoss(other), optimizer_of(other), Clip(0, 1))
+    module, optimizer = CrossEntropyLoss(mine), optimizer_of(mine)
+    step = CapturedStep(Step(fabric, module, optimizer, Clip(0, 1)), mine, optimizer)
+    some = {name: None if value is None else value[:5] for name, value in inputs_of(batch).items()}
+    for inputs in (inputs_of(batch), some, inputs_of(batch)):
+        torch.manual_seed(1)
+        found = step(inputs, 1e-2)
+        torch.manual_seed(1)
+        assert torch.equal(found, plain(inputs, 1e-2))
+    held = [weakref.ref(part) for part in (step, module, optimizer, mine)]
+    gc.disable()
+    try:
+        del step, module, optimizer, mine
+        assert [one() for one in held] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def optimizer_of(module):
+    return build_optimizer(module, torch.device("cpu"))

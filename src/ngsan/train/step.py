@@ -119,12 +119,19 @@ class Step:
 
 
 @dataclass
-class _Capture:
-    """A step captured for inputs of certain shapes."""
+class _Work:
+    """A step on inputs that stay where they are, which leaves its sums.
 
+    It knows nothing of who captured it: so graphs and their memory, which may be most of a GPU's,
+    are given back when a `CapturedStep` is dropped, and not when the garbage collector comes by.
+    """
+
+    step: Step
     buffers: Inputs
-    work: Captured | None = None
     sums: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def __call__(self) -> None:
+        self.sums = self.step.advance(self.buffers)
 
 
 class CapturedStep:
@@ -137,7 +144,7 @@ class CapturedStep:
     def __init__(self, step: Step, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Takes the step and what it changes."""
         self._step, self._module, self._optimizer = step, module, optimizer
-        self._captures: dict[tuple[Any, ...], _Capture] = {}
+        self._captures: dict[tuple[Any, ...], tuple[_Work, Captured]] = {}
         self._pool: Any = None
 
     def __call__(self, inputs: Inputs, rate: float) -> Tensor:
@@ -148,32 +155,28 @@ class CapturedStep:
         )
         if shapes not in self._captures:
             self._captures[shapes] = self._capture(inputs)
-        capture = self._captures[shapes]
-        assert capture.work is not None
+        work, captured = self._captures[shapes]
         for name, tensor in inputs.items():
-            buffer = capture.buffers[name]
+            buffer = work.buffers[name]
             if tensor is not None and buffer is not None:
                 buffer.copy_(tensor)
         set_rate(self._optimizer, rate)
-        capture.work()
-        return capture.sums.clone()
+        captured()
+        return work.sums.clone()
 
-    def _capture(self, inputs: Inputs) -> _Capture:
-        capture = _Capture(
-            {name: None if tensor is None else tensor.clone() for name, tensor in inputs.items()}
+    def _capture(self, inputs: Inputs) -> tuple[_Work, Captured]:
+        work = _Work(
+            self._step,
+            {name: None if tensor is None else tensor.clone() for name, tensor in inputs.items()},
         )
-
-        def advance() -> None:
-            capture.sums = self._step.advance(capture.buffers)
-
         before = [tensor.clone() for tensor in self._changed()]
         states = len(self._optimizer.state)
         device = next(self._module.parameters()).device
         if device.type == "cuda" and self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         # Steps of all shapes share their memory: what one leaves, its sums, is copied at once.
-        capture.work = Captured(advance, device, advance, pool=self._pool)
-        capture.work.prepare()
+        captured = Captured(work, device, work, pool=self._pool)
+        captured.prepare()
         # To warm up was to train: what it changed is put back, where the graph will find it.
         changed = self._changed()
         with torch.no_grad():
@@ -181,7 +184,7 @@ class CapturedStep:
                 tensor.zero_()
             for tensor, value in zip(changed, before, strict=False):
                 tensor.copy_(value)
-        return capture
+        return work, captured
 
     def _changed(self) -> list[Tensor]:
         """The weights, and after them what the optimizer remembers."""
