@@ -45,7 +45,8 @@ def test_what_is_asked_for_is_answered(answerer):
     """Whether right or wrong."""
     for file in PHOTOS:
         assert best(answerer, file, "Is there a person in the picture?") in {"yes", "no"}
-        assert best(answerer, file, "How many people are there?").isdigit()
+        count = best(answerer, file, "How many people are there?")
+        assert count.isdigit() or count == "many"
 
 
 def test_it_looks_at_the_photograph(answerer):
