@@ -12,6 +12,7 @@ from ngsan import open_translator
 from ngsan.__main__ import main
 from ngsan.commands import translate
 from ngsan.config.translation import TranslatingConfig, TranslatorConfig
+from ngsan.data.parallel.lines import MOST_BYTES
 from ngsan.models.build_translator import build_translator
 from ngsan.models.saved_translator import load_translator, save_translator
 from ngsan.predict.translating import TextTranslator
@@ -69,7 +70,7 @@ def test_wrong_input_is_named(folder):
     translator = open_translator(folder, device="cpu")
     with pytest.raises(ValueError, match="list of sentences"):
         translator.translate("one text")
-    with pytest.raises(ValueError, match="text 2 has .* word pieces, more than 1,024: cut it"):
+    with pytest.raises(ValueError, match="text 2: it has .* word pieces, more than 1,024: cut it"):
         translator.translate(["a", "x y " * 2000])
     with pytest.raises(ValueError, match="words: 0"):
         translator.translate(["a"], words=0)
@@ -135,14 +136,64 @@ def test_wrong_commands_are_named(folder, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_bad_lines_are_named(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", Stdin(b"good\nb\xffd\n"))
-    assert main(["translate", str(folder), "--device", "cpu"]) == 2
-    assert "standard input, line 2: bad UTF-8" in capsys.readouterr().err
-    monkeypatch.setattr(translate, "_CHUNK", 2)
-    monkeypatch.setattr(sys, "stdin", Stdin(b"one\ntwo\n" + b"three " * 2000 + b"\n"))
-    assert main(["translate", str(folder), "--device", "cpu"]) == 2
-    assert "text 3 has" in capsys.readouterr().err
+GOOD = [b"Two dogs run.", b"Birds", b"", b"a b c"]
+BAD = [b"b\xffd", b"three " * 2000, b"x" * (MOST_BYTES + 5)]
+MIXED = [GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2], GOOD[3]]
+COMPLAINTS = [
+    "line 2: bad UTF-8: byte 2: invalid start byte",
+    "word pieces, more than 1,024: cut it into sentences",
+    "line 6: overlong line: it has more than 1,048,576 bytes",
+    "3 of 7 lines could not be translated",
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 2000])
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_bad_line_leaves_an_empty_one(folder, tmp_path, capsys, monkeypatch, size, typed):
+    translator = open_translator(folder, device="cpu")
+    expected = [found.text for found in translator.translate([text.decode() for text in GOOD])]
+    monkeypatch.setattr(translate, "_CHUNK", size)
+    given, written = tmp_path / "in", tmp_path / "out"
+    given.write_bytes(b"\n".join(MIXED) + b"\n")
+    monkeypatch.setattr(sys, "stdin", Stdin(given.read_bytes()))
+    command = ["translate", str(folder), "--device", "cpu"]
+    command += [] if typed else ["--input", str(given), "--output", str(written)]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 1
+    told = capsys.readouterr()
+    lines = (told.out if typed else written.read_text(encoding="utf-8")).split("\n")
+    first, second, third, fourth = expected
+    assert lines == [first, "", second, "", third, "", fourth, ""]
+    complaints = told.err.splitlines()
+    assert len(complaints) == 4
+    for complaint, wanted in zip(complaints, COMPLAINTS, strict=True):
+        assert wanted in complaint
+    where = "standard input" if typed else given
+    assert complaints[1].startswith(f"{where}, line 4: it has ")
+
+
+def test_json_tells_what_is_wrong_with_a_line(folder, tmp_path, capsys):
+    (tmp_path / "in").write_bytes(b"\n".join(MIXED[1:4]))
+    command = ["translate", str(folder), "--device", "cpu", "--json"]
+    with pytest.raises(SystemExit):
+        main([*command, "--input", str(tmp_path / "in")])
+    unread, good, long = map(json.loads, capsys.readouterr().out.splitlines())
+    assert unread == {"source": None, "error": "bad UTF-8: byte 2: invalid start byte"}
+    assert "translations" in good
+    assert "error" not in good
+    assert long["source"] == BAD[1].decode()
+    assert "cut it into sentences" in long["error"]
+    assert "translations" not in long
+
+
+def test_a_mark_of_the_byte_order_is_no_text(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin(b"\xef\xbb\xbfBirds\n"))
+    assert main(["translate", str(folder), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "Birds"
+
+
+def test_wrong_models_are_named(folder, tmp_path, capsys):
     assert main(["translate", str(tmp_path)]) == 2
     assert "is not a model" in capsys.readouterr().err
     assert main(["caption", "--model", str(folder), "src/ngsan/examples/cat.jpg"]) == 2

@@ -101,7 +101,6 @@ class TextTranslator:
         *,
         decoding: TranslatingConfig = _DEFAULT,
         words: int = 4000,
-        first: int = 1,
     ) -> list[list[Translation]]:
         """The best few translations of each sentence, as many as `decoding.best`.
 
@@ -109,17 +108,16 @@ class TextTranslator:
             texts: See `translate`.
             decoding: How to search.
             words: See `translate`.
-            first: The number by which errors name the first of the texts, such as its line.
+
+        Raises:
+            ValueError: A text is too long.
         """
         if isinstance(texts, str):
             raise ValueError("texts must be a list of sentences, not one text")
         ids = self.subwords.encode_all(texts)
-        for place, sentence in enumerate(ids, start=first):
-            if len(sentence) > _LONGEST:
-                raise ValueError(
-                    f"text {place:,} has {len(sentence):,} word pieces, more than {_LONGEST:,}: "
-                    "cut it into sentences"
-                )
+        for place, sentence in enumerate(ids, start=1):
+            if problem := too_long(sentence):
+                raise ValueError(f"text {place:,}: {problem}")
         return self.translate_ids(ids, decoding=decoding, words=words)
 
     def translate_ids(
@@ -222,6 +220,13 @@ class TextTranslator:
                 )
             )
         return found
+
+
+def too_long(sentence: Sequence[int]) -> str:
+    """What is wrong with a sentence that has too many word pieces; empty if it has not."""
+    if len(sentence) <= _LONGEST:
+        return ""
+    return f"it has {len(sentence):,} word pieces, more than {_LONGEST:,}: cut it into sentences"
 
 
 def open_translator(
