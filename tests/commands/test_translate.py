@@ -1,6 +1,7 @@
 """Translating with a model: its Python face, and the commands around it."""
 
 import dataclasses
+import gzip
 import io
 import json
 import sys
@@ -221,10 +222,13 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
     assert main([*command, "--val-source", str(tmp_path / "a")]) == 2
     assert "--val-source and --val-target belong together" in capsys.readouterr().err
     assert main(command) == 0
-    assert "train: 8 pairs" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "train: 8 pairs" in told
+    assert "language of the translations: not known" in told
     report = tmp_path / "scores.json"
-    score = ["score", "--translation", str(tmp_path / "a"), "--references"]
-    assert main([*score, str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(report)]) == 0
+    score = ["score", "--translation", str(tmp_path / "a"), "--json", str(report)]
+    score += ["--language", "de", "--references"]
+    assert main([*score, str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     assert "nrefs:2|case:mixed|eff:no|tok:13a" in capsys.readouterr().out
     first, second = json.loads(report.read_text())
     assert (first["name"], second["name"]) == ("sacreBLEU", "tokenised BLEU")
@@ -232,3 +236,32 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
     (tmp_path / "short").write_text("one\n")
     assert main([*score, str(tmp_path / "short")]) == 2
     assert "has 8 lines and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("test.de", [], "tok:moses-ngsan-1-de"),
+        ("test.en.gz", [], "tok:moses-ngsan-1-en"),
+        ("test.de", ["--language", "en"], "tok:moses-ngsan-1-en"),
+        ("test.fr", [], "left out: there are no rules for 'fr'"),
+        ("test.fr", ["--tokenized"], "tok:given"),
+        ("references", [], "left out: the language of the translations is not known"),
+    ],
+)
+def test_tokens_are_of_the_references_language(tmp_path, capsys, name, options, told):
+    pytest.importorskip("sacrebleu")
+    content = b"It isn't here, No. 5.\n"
+    (tmp_path / "out").write_bytes(content)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / name)]
+    assert main([*line, *options]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_a_language_that_was_asked_for_is_refused(tmp_path, capsys):
+    pytest.importorskip("sacrebleu")
+    (tmp_path / "out").write_text("a\n")
+    line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / "out")]
+    assert main([*line, "--language", "fi"]) == 2
+    assert "language: 'fi' has no rules here, only de, en" in capsys.readouterr().err

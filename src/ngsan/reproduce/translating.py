@@ -7,7 +7,13 @@ from pathlib import Path
 from ngsan.config.translation import TranslationRun
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
 from ngsan.metrics.bootstrap import Floats
-from ngsan.metrics.translation import bleu_of_counts, compound_bleu, plain_bleu, plain_counts
+from ngsan.metrics.translation import (
+    bleu_of_counts,
+    compound_bleu,
+    compound_bleu_lacks,
+    plain_bleu,
+    plain_counts,
+)
 from ngsan.predict.translating import open_translator
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.tables import CROSS_ENTROPY
@@ -55,10 +61,10 @@ class Translating:
                 words=config.validation.batch_size,
             )
             texts, references = [first.text for first, *_ in best], split.texts("target")
-            metrics = {
-                "BLEU": plain_bleu(texts, references).value,
-                "tokenised BLEU": compound_bleu(texts, references).value,
-            }
+            metrics = {"BLEU": plain_bleu(texts, references).value}
+            if not compound_bleu_lacks(split.language):
+                compound = compound_bleu(texts, references, language=split.language)
+                metrics["tokenised BLEU"] = compound.value
             ids = [str(place) for place in range(1, len(split) + 1)]
             counts = plain_counts(texts, references).tolist()
             found[name] = Measured(metrics, Written(ids, texts, counts))
