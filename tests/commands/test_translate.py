@@ -59,12 +59,31 @@ def test_scores_are_the_models(folder):
         found = translator.translate([text])[0]
         source = torch.tensor([[*translator.subwords.encode(text), 0]])
         pieces = list(found.pieces)
-        wanted = [*pieces, 0] if found.ended else pieces
+        wanted = [*pieces, 0]
         logits = model(source, None, torch.tensor([[0, *wanted[:-1]]]))[0]
         total = logits.log_softmax(-1)[range(len(wanted)), wanted].sum().item()
         assert found.log_probability == pytest.approx(total, rel=1e-4)
         assert found.score == pytest.approx(total / len(wanted) ** 0.6, rel=1e-4)
         assert found.text == translator.subwords.decode(pieces)
+
+
+def test_what_reaches_the_most_pieces_is_made_to_end(folder):
+    """As in fairseq: the end counts, so that scores of all lengths are of the same kind."""
+    translator = open_translator(folder, device="cpu")
+    text = "Two dogs run."
+    source = torch.tensor([[*translator.subwords.encode(text), 0]])
+    for extra in (1, 2, 5):
+        decoding = TranslatingConfig(best=4, ratio=0.0, extra=extra)
+        (found,) = translator.alternatives([text], decoding=decoding)
+        lengths = [len(one.pieces) for one in found]
+        assert max(lengths) == extra
+        assert [one.ended for one in found] == [length < extra for length in lengths]
+        for one in found:
+            wanted = [*one.pieces, 0]
+            logits = translator.translator(source, None, torch.tensor([[0, *one.pieces]]))[0]
+            total = logits.log_softmax(-1)[range(len(wanted)), wanted].sum().item()
+            assert one.log_probability == pytest.approx(total, rel=1e-4)
+            assert one.score == pytest.approx(total / len(wanted) ** 0.6, rel=1e-4)
 
 
 def test_wrong_input_is_named(folder):
