@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ngsan.config.translation import TranslationRun
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
@@ -31,7 +32,7 @@ class Translating:
         """See `TableTask.free`."""
         return ("data.folder", "validation.batch_size", "machine")
 
-    def fit(self, config: TranslationRun) -> Fitted:
+    def fit(self, config: TranslationRun, models: Sequence[Any] = ()) -> Fitted:
         """See `TableTask.fit`."""
         learned, validated = (
             ParallelSplit(config.data.folder, split)
