@@ -31,7 +31,7 @@ def translated(text):
     return " ".join(WORDS[word] for word in reversed(text.split()))
 
 
-def backwards_folder(folder, train=1500, val=60, most=5):
+def backwards_folder(folder, train=1500, val=60, most=5, language="de"):
     """Parallel text of a language in which all is said backwards; no sentence occurs twice."""
     generator = random.Random(5)
     texts = []
@@ -48,7 +48,7 @@ def backwards_folder(folder, train=1500, val=60, most=5):
         sides[0].write_text("".join(f"{text}\n" for text in part), encoding="utf-8")
         sides[1].write_text("".join(f"{translated(text)}\n" for text in part), encoding="utf-8")
         splits[name] = Split([sides[0]], [sides[1]])
-    prepare(folder / "data", splits, vocabulary_size=320)
+    prepare(folder / "data", splits, vocabulary_size=320, language=language)
     return folder / "data"
 
 

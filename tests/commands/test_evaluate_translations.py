@@ -1,6 +1,7 @@
 """`ngsan evaluate` of a translator, against the library and sacreBLEU's own program."""
 
 import json
+import shutil
 
 import pytest
 
@@ -39,6 +40,27 @@ def test_a_split_is_translated_and_scored(folder, model, tmp_path, capsys):
     assert plain["score"] == pytest.approx(bleu.score)
     assert 5 < compound["score"] <= 100
     assert "30 translations are in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("language", "told"),
+    [
+        ("de", "tok:moses-ngsan-1-de|compounds:split"),
+        ("en", "tok:moses-ngsan-1-en|compounds:split"),
+        ("fr", "tokenised BLEU is left out: there are no rules for 'fr', only for de or en"),
+        ("", "tokenised BLEU is left out: the language of the translations is not known"),
+    ],
+)
+def test_tokens_follow_the_language(folder, model, tmp_path, capsys, language, told):
+    data, scores = shutil.copytree(folder, tmp_path / "data"), tmp_path / "scores.json"
+    index = json.loads((data / "parallel.json").read_text(encoding="utf-8"))
+    (data / "parallel.json").write_text(json.dumps({**index, "language": language}))
+    line = ["evaluate", str(model), "--data", str(data), "--split", "val"]
+    line += ["--to", str(tmp_path / "out.txt"), "--json", str(scores), "--device", "cpu"]
+    assert main(line) == 0
+    assert told in capsys.readouterr().out
+    names = [score["name"] for score in json.loads(scores.read_text())]
+    assert names == ["BLEU", "tokenised BLEU"][: 2 if language in ("de", "en") else 1]
 
 
 def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):

@@ -1,6 +1,7 @@
 """Translating with a model: its Python face, and the commands around it."""
 
 import dataclasses
+import gzip
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ from ngsan import open_translator
 from ngsan.__main__ import main
 from ngsan.commands import translate
 from ngsan.config.translation import TranslatingConfig, TranslatorConfig
+from ngsan.data.parallel.lines import MOST_BYTES
 from ngsan.models.build_translator import build_translator
 from ngsan.models.saved_translator import load_translator, save_translator
 from ngsan.predict.translating import TextTranslator
@@ -57,7 +59,7 @@ def test_scores_are_the_models(folder):
         found = translator.translate([text])[0]
         source = torch.tensor([[*translator.subwords.encode(text), 0]])
         pieces = list(found.pieces)
-        wanted = [*pieces, 0] if found.ended else pieces
+        wanted = [*pieces, 0]
         logits = model(source, None, torch.tensor([[0, *wanted[:-1]]]))[0]
         total = logits.log_softmax(-1)[range(len(wanted)), wanted].sum().item()
         assert found.log_probability == pytest.approx(total, rel=1e-4)
@@ -65,11 +67,30 @@ def test_scores_are_the_models(folder):
         assert found.text == translator.subwords.decode(pieces)
 
 
+def test_what_reaches_the_most_pieces_is_made_to_end(folder):
+    """As in fairseq: the end counts, so that scores of all lengths are of the same kind."""
+    translator = open_translator(folder, device="cpu")
+    text = "Two dogs run."
+    source = torch.tensor([[*translator.subwords.encode(text), 0]])
+    for extra in (1, 2, 5):
+        decoding = TranslatingConfig(best=4, ratio=0.0, extra=extra)
+        (found,) = translator.alternatives([text], decoding=decoding)
+        lengths = [len(one.pieces) for one in found]
+        assert max(lengths) == extra
+        assert [one.ended for one in found] == [length < extra for length in lengths]
+        for one in found:
+            wanted = [*one.pieces, 0]
+            logits = translator.translator(source, None, torch.tensor([[0, *one.pieces]]))[0]
+            total = logits.log_softmax(-1)[range(len(wanted)), wanted].sum().item()
+            assert one.log_probability == pytest.approx(total, rel=1e-4)
+            assert one.score == pytest.approx(total / len(wanted) ** 0.6, rel=1e-4)
+
+
 def test_wrong_input_is_named(folder):
     translator = open_translator(folder, device="cpu")
     with pytest.raises(ValueError, match="list of sentences"):
         translator.translate("one text")
-    with pytest.raises(ValueError, match="text 2 has .* word pieces, more than 1,024: cut it"):
+    with pytest.raises(ValueError, match="text 2: it has .* word pieces, more than 1,024: cut it"):
         translator.translate(["a", "x y " * 2000])
     with pytest.raises(ValueError, match="words: 0"):
         translator.translate(["a"], words=0)
@@ -135,14 +156,64 @@ def test_wrong_commands_are_named(folder, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_bad_lines_are_named(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", Stdin(b"good\nb\xffd\n"))
-    assert main(["translate", str(folder), "--device", "cpu"]) == 2
-    assert "standard input, line 2: bad UTF-8" in capsys.readouterr().err
-    monkeypatch.setattr(translate, "_CHUNK", 2)
-    monkeypatch.setattr(sys, "stdin", Stdin(b"one\ntwo\n" + b"three " * 2000 + b"\n"))
-    assert main(["translate", str(folder), "--device", "cpu"]) == 2
-    assert "text 3 has" in capsys.readouterr().err
+GOOD = [b"Two dogs run.", b"Birds", b"", b"a b c"]
+BAD = [b"b\xffd", b"three " * 2000, b"x" * (MOST_BYTES + 5)]
+MIXED = [GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2], GOOD[3]]
+COMPLAINTS = [
+    "line 2: bad UTF-8: byte 2: invalid start byte",
+    "word pieces, more than 1,024: cut it into sentences",
+    "line 6: overlong line: it has more than 1,048,576 bytes",
+    "3 of 7 lines could not be translated",
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 2000])
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_bad_line_leaves_an_empty_one(folder, tmp_path, capsys, monkeypatch, size, typed):
+    translator = open_translator(folder, device="cpu")
+    expected = [found.text for found in translator.translate([text.decode() for text in GOOD])]
+    monkeypatch.setattr(translate, "_CHUNK", size)
+    given, written = tmp_path / "in", tmp_path / "out"
+    given.write_bytes(b"\n".join(MIXED) + b"\n")
+    monkeypatch.setattr(sys, "stdin", Stdin(given.read_bytes()))
+    command = ["translate", str(folder), "--device", "cpu"]
+    command += [] if typed else ["--input", str(given), "--output", str(written)]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 1
+    told = capsys.readouterr()
+    lines = (told.out if typed else written.read_text(encoding="utf-8")).split("\n")
+    first, second, third, fourth = expected
+    assert lines == [first, "", second, "", third, "", fourth, ""]
+    complaints = told.err.splitlines()
+    assert len(complaints) == 4
+    for complaint, wanted in zip(complaints, COMPLAINTS, strict=True):
+        assert wanted in complaint
+    where = "standard input" if typed else given
+    assert complaints[1].startswith(f"{where}, line 4: it has ")
+
+
+def test_json_tells_what_is_wrong_with_a_line(folder, tmp_path, capsys):
+    (tmp_path / "in").write_bytes(b"\n".join(MIXED[1:4]))
+    command = ["translate", str(folder), "--device", "cpu", "--json"]
+    with pytest.raises(SystemExit):
+        main([*command, "--input", str(tmp_path / "in")])
+    unread, good, long = map(json.loads, capsys.readouterr().out.splitlines())
+    assert unread == {"source": None, "error": "bad UTF-8: byte 2: invalid start byte"}
+    assert "translations" in good
+    assert "error" not in good
+    assert long["source"] == BAD[1].decode()
+    assert "cut it into sentences" in long["error"]
+    assert "translations" not in long
+
+
+def test_a_mark_of_the_byte_order_is_no_text(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin(b"\xef\xbb\xbfBirds\n"))
+    assert main(["translate", str(folder), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "Birds"
+
+
+def test_wrong_models_are_named(folder, tmp_path, capsys):
     assert main(["translate", str(tmp_path)]) == 2
     assert "is not a model" in capsys.readouterr().err
     assert main(["caption", "--model", str(folder), "src/ngsan/examples/cat.jpg"]) == 2
@@ -170,10 +241,13 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
     assert main([*command, "--val-source", str(tmp_path / "a")]) == 2
     assert "--val-source and --val-target belong together" in capsys.readouterr().err
     assert main(command) == 0
-    assert "train: 8 pairs" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "train: 8 pairs" in told
+    assert "language of the translations: not known" in told
     report = tmp_path / "scores.json"
-    score = ["score", "--translation", str(tmp_path / "a"), "--references"]
-    assert main([*score, str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(report)]) == 0
+    score = ["score", "--translation", str(tmp_path / "a"), "--json", str(report)]
+    score += ["--language", "de", "--references"]
+    assert main([*score, str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     assert "nrefs:2|case:mixed|eff:no|tok:13a" in capsys.readouterr().out
     first, second = json.loads(report.read_text())
     assert (first["name"], second["name"]) == ("sacreBLEU", "tokenised BLEU")
@@ -181,3 +255,32 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
     (tmp_path / "short").write_text("one\n")
     assert main([*score, str(tmp_path / "short")]) == 2
     assert "has 8 lines and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("test.de", [], "tok:moses-ngsan-1-de"),
+        ("test.en.gz", [], "tok:moses-ngsan-1-en"),
+        ("test.de", ["--language", "en"], "tok:moses-ngsan-1-en"),
+        ("test.fr", [], "left out: there are no rules for 'fr'"),
+        ("test.fr", ["--tokenized"], "tok:given"),
+        ("references", [], "left out: the language of the translations is not known"),
+    ],
+)
+def test_tokens_are_of_the_references_language(tmp_path, capsys, name, options, told):
+    pytest.importorskip("sacrebleu")
+    content = b"It isn't here, No. 5.\n"
+    (tmp_path / "out").write_bytes(content)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / name)]
+    assert main([*line, *options]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_a_language_that_was_asked_for_is_refused(tmp_path, capsys):
+    pytest.importorskip("sacrebleu")
+    (tmp_path / "out").write_text("a\n")
+    line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / "out")]
+    assert main([*line, "--language", "fi"]) == 2
+    assert "language: 'fi' has no rules here, only de, en" in capsys.readouterr().err

@@ -46,7 +46,15 @@ def may_be_cut(words, rules: Constraints):
     return set(rules.required) <= set(words) and not bad
 
 
-def all_captions(model, image, *, longest, length_penalty=0.0, rules=Constraints()):  # noqa: B008
+def all_captions(
+    model,
+    image,
+    *,
+    longest,
+    length_penalty=0.0,
+    rules=Constraints(),  # noqa: B008
+    must_end=False,
+):
     """Every caption that meets the conditions, the best first."""
     found = []
 
@@ -63,7 +71,7 @@ def all_captions(model, image, *, longest, length_penalty=0.0, rules=Constraints
                 continue
             if len(longer) < longest:
                 grow(longer, total + log_probs[word])
-            elif may_be_cut(longer, rules):
+            elif not must_end and may_be_cut(longer, rules):
                 add(longer, total + log_probs[word], longest)
 
     grow((), 0.0)
@@ -103,6 +111,7 @@ def beam_search(
     groups=1,
     diversity=0.5,
     rules=Constraints(),  # noqa: B008
+    must_end=False,
 ):
     """Beam search as it is described, without tensors."""
     width, required = beam // groups, set(rules.required)
@@ -115,6 +124,8 @@ def beam_search(
                 log_probs = model.log_probs(image, words)
                 for word in range(model.vocab_size):
                     if not allowed(words, word, rules, longest):
+                        continue
+                    if must_end and word and length == longest:
                         continue
                     value = total + log_probs[word]
                     rank = value - diversity * said.count(word)

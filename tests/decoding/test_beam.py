@@ -109,6 +109,44 @@ def test_narrow_beams_equal_lists_and_loops(data, seed):
         assert_same(written, image, beam_search(model, image, rules=rules, **shared))
 
 
+@pytest.mark.parametrize("length_penalty", PENALTIES)
+def test_captions_that_must_end_are_all_those_with_an_end(length_penalty):
+    model = TableModel(images=2, seed=3)
+    shared = dict(longest=4, length_penalty=length_penalty, must_end=True)
+    written = Beam(model, beam=60, best=60, **shared).run()
+    for image in range(2):
+        expected = all_captions(model, image, **shared)
+        assert len(expected) == 1 + 3 + 9 + 27
+        assert_same(written, image, expected)
+    assert written.ended[:, :40].all()
+
+
+@settings(max_examples=100)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_narrow_beams_that_must_end_equal_lists_and_loops(data, seed):
+    groups = data.draw(st.sampled_from((1, 1, 2)))
+    beam = groups * data.draw(st.integers(1, 4))
+    shared = dict(
+        beam=beam,
+        best=data.draw(st.integers(1, beam)),
+        longest=data.draw(st.integers(1, 6)),
+        length_penalty=data.draw(st.sampled_from((*PENALTIES, 0.6))),
+        early_stopping=data.draw(st.booleans()),
+        groups=groups,
+        must_end=True,
+    )
+    model = TableModel(images=2, vocab_size=data.draw(st.integers(2, 6)), seed=seed, scale=2.0)
+    written = Beam(model, **shared).run()
+    for image in range(2):
+        assert_same(written, image, beam_search(model, image, **shared))
+    assert (written.ended | written.scores.isneginf()).all()
+
+
+def test_captions_that_must_end_know_no_constraints():
+    with pytest.raises(ValueError, match="must_end: captions under constraints"):
+        Beam(TableModel(), constraints=Constraints(fewest=1), must_end=True)
+
+
 def test_wider_beams_than_there_are_captions():
     """All captions of a vocabulary of two ids, the rest marked as not there."""
     model = TableModel(vocab_size=2)

@@ -10,6 +10,7 @@ from ngsan.metrics.translation import (
     bleu,
     bleu_of_counts,
     compound_bleu,
+    compound_bleu_lacks,
     cut_13a,
     plain_bleu,
     plain_counts,
@@ -136,6 +137,34 @@ def test_compound_bleu_is_bleu_of_split_tokens():
     given = compound_bleu(*tokens, tokenized=True)
     assert given.value == pytest.approx(found.value)
     assert "tok:given" in given.signature
+
+
+def test_compound_bleu_knows_languages_apart():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    texts = ["It isn't the dogs' well-known bowl, No. 5.", "He says it's the sea-side today."]
+    references = ["It's the dogs' well-known bowl, No. 7.", "He said that it's the seaside today."]
+    # As Moses cuts English, "isn 't" and "it 's", and "No." before a number.
+    cut = [
+        "It isn 't the dogs ' well ##AT##-##AT## known bowl , No. 5 .",
+        "He says it 's the sea ##AT##-##AT## side today .",
+    ]
+    its = [
+        "It 's the dogs ' well ##AT##-##AT## known bowl , No. 7 .",
+        "He said that it 's the seaside today .",
+    ]
+    wanted = sacrebleu.corpus_bleu(cut, [its], tokenize="none", smooth_method="none", force=True)
+    english = compound_bleu(texts, references, language="en")
+    assert english.value == pytest.approx(wanted.score)
+    assert "-en|" in english.signature
+    german = compound_bleu(texts, references, language="de")
+    assert german.value != pytest.approx(wanted.score)
+    assert german == compound_bleu(texts, references)
+
+
+def test_languages_without_rules_are_told():
+    assert compound_bleu_lacks("de") == compound_bleu_lacks("en") == ""
+    assert "no rules for 'fr', only for de or en" in compound_bleu_lacks("fr")
+    assert "not known" in compound_bleu_lacks("")
 
 
 # What Moses' own rules, in the port sacremoses 0.2.0, make of these lines.

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -37,6 +38,45 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def endless(data, tmp_path_factory):
+    """A command that makes a run without end, and its folder; it begins during the other tests."""
+    folder = tmp_path_factory.mktemp("endless")
+    line = [
+        sys.executable, "-m", "ngsan", "reproduce", "curve", "--data", str(data),
+        "--to", str(folder), "--seeds", "1", "--jobs", "2", "--rows", "SAN",
+        "--cross_entropy.epochs=100000", "--model.dim=16", "--model.heads=2",
+        "--model.hidden_dim=16", "--machine.device=cpu", "--machine.threads=1",
+        "--machine.save_seconds=0.1",
+    ]  # fmt: skip
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    yield process, folder
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def copied_workers(monkeypatch):
+    """Lets workers be copies of one process that has imported all: imports take longest here."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # threads would not be copied
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ngsan.reproduce.making"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
+
+
+@pytest.fixture
+def guarded():
+    """A signal that nobody takes care of fails a test and does not end all of them."""
+
+    def fail(number, frame):
+        raise AssertionError(f"signal {number} was left to others")
+
+    before = signal.signal(signal.SIGTERM, fail)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 class DyingRun(Wanted):
     """A run whose process dies as soon as it gets it."""
 
@@ -55,6 +95,7 @@ def dying(run):
     return DyingRun(run.label, run.phase, run.metric, config, run.data, run.content)
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_others_are_entered_when_some_fail(data, tmp_path):
     good = wanted_runs(TABLE, base(data), [0])
     ledger = Ledger(tmp_path)
@@ -86,19 +127,39 @@ def test_a_process_takes_its_share_of_the_cores(monkeypatch):
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_runs_end_with_the_command(data, tmp_path, number):
-    line = [
-        sys.executable, "-m", "ngsan", "reproduce", "curve", "--data", str(data),
-        "--to", str(tmp_path), "--seeds", "1", "--jobs", "2", "--cross_entropy.epochs=5000",
-        "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--machine.device=cpu",
-        "--machine.threads=1", "--machine.save_seconds=0.1",
-    ]  # fmt: skip
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: len(list(tmp_path.glob("runs/*/training/*"))) >= 2)
-    process.send_signal(number)
-    process.wait(30)
+@pytest.mark.usefixtures("copied_workers", "guarded")
+def test_runs_end_when_their_command_is_stopped(data, tmp_path):
+    run = base(data)
+    phase = dataclasses.replace(run.cross_entropy, epochs=100_000)
+    machine = dataclasses.replace(run.machine, save_seconds=0.1)
+    runs = wanted_runs(TABLE, dataclasses.replace(run, cross_entropy=phase, machine=machine), [0])
+
+    def stop():
+        until(lambda: saved(tmp_path) == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with pytest.raises(SystemExit) as ended:
+        make_runs(runs, Ledger(tmp_path), jobs=2)
+    stopping.join()
+    assert ended.value.code == 128 + signal.SIGTERM
     until(lambda: not list(tmp_path.glob("runs/*/.lock")))
+    assert saved(tmp_path) == 2
+    del ended  # and with it the last that holds the workers
+    until(lambda: not multiprocessing.active_children())
+
+
+def test_runs_end_when_their_command_is_killed(endless):
+    process, folder = endless
+    until(lambda: saved(folder) == 1)
+    process.kill()
+    until(lambda: not list(folder.glob("runs/*/.lock")))
+
+
+def saved(folder):
+    """Runs of which there is a state to go on from."""
+    return len({path.parents[2] for path in folder.glob("runs/*/training/step-*/progress.json")})
 
 
 def until(condition):

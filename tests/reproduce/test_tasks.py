@@ -107,22 +107,63 @@ def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
 
 
 def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_path, answered):
-    data = tmp_path / "data"
-    data.mkdir()
-    for path in questions.iterdir():
-        if path.is_file():
-            (data / path.name).write_bytes(path.read_bytes())
-    whole = FeatureStore(questions)
-    kept = [image for number, image in enumerate(whole.ids()) if number % 5]
-    with StoreWriter(data, source="some of them") as writer:
-        for image in kept:
-            writer.add(image, whole[image])
+    kept = [image for number, image in enumerate(FeatureStore(questions).ids()) if number % 5]
+    data = without_features(questions, tmp_path / "data", kept)
     words = ["--data.skip_missing=true", "--seeds", "1", "--rows", "question only", "MCAN"]
     assert reproduce("vqa", data, tmp_path / "to", *words, *SMALL, *ANSWERER) == 0
     ledger = Ledger(tmp_path / "to")
     ids = [ledger.written(entry["key"], "test").ids for entry in entries_of(tmp_path / "to")]
     assert ids[0] == ids[1]
     assert 0 < len(ids[0]) < 12
+
+
+def without_features(questions, folder, keep=()):
+    """The questions alone, or with the features of some images."""
+    folder.mkdir()
+    for path in questions.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    if keep:
+        whole = FeatureStore(questions)
+        with StoreWriter(folder, source="some of them") as writer:
+            for image in keep:
+                writer.add(image, whole[image])
+    return folder
+
+
+@pytest.mark.parametrize("features", ["none", "none, skipped", "some"])
+def test_a_model_that_sees_nothing_needs_no_features(questions, tmp_path, answered, features):
+    keep = [*FeatureStore(questions).ids()][::2] if features == "some" else ()
+    data = without_features(questions, tmp_path / "data", keep)
+    words = ["--seeds", "1", "--rows", "question only", *SMALL, *ANSWERER]
+    words += ["--data.skip_missing=true"] if "skipped" in features else []
+    assert reproduce("vqa", data, tmp_path / "to", *words) == 0
+    # It learns and is asked the same as where there are features.
+    (entry,) = entries_of(tmp_path / "to")
+    (same,) = (
+        other
+        for other in entries_of(answered)
+        if (other["model"]["regions"], other["seed"]) == ("none", 0)
+    )
+    assert entry["metrics"] == same["metrics"]
+    assert entry["key"] != same["key"]
+    assert "prior by question type" in (tmp_path / "to" / "vqa.md").read_text()
+
+
+def test_models_that_see_are_refused_without_features(questions, tmp_path, capsys):
+    data = without_features(questions, tmp_path / "data")
+    assert reproduce("vqa", data, tmp_path / "to", "--seeds", "1", *SMALL, *ANSWERER) == 2
+    assert "there is no feature store in" in capsys.readouterr().err
+    assert not (tmp_path / "to" / LEDGER).exists()
+
+
+def test_rows_do_not_change_what_the_data_are(questions):
+    base = AnswerRun(data=AnswerDataConfig(folder=str(questions)))
+    keys = [
+        {run.label: run.key for run in wanted_runs(TABLES["vqa"], base, [0], rows)}
+        for rows in (None, ["question only"])
+    ]
+    assert keys[1]["question only"] == keys[0]["question only"]
 
 
 def test_priors_go_by_the_type_of_the_question():

@@ -31,6 +31,7 @@ def parallel_command(arguments: list[str], prog: str) -> None:
             splits,
             vocabulary_size=options.vocabulary_size,
             subwords=subwords,
+            language=options.language,
             longest=options.longest,
             ratio=options.ratio,
             skip_bad=options.skip_bad,
@@ -46,6 +47,8 @@ def parallel_command(arguments: list[str], prog: str) -> None:
         console.print(
             f"{name}: {len(split):,} pairs, {source:,} and {target:,} word pieces", **plain
         )
+    language = split.language or "not known, so tokenised BLEU is left out: --language tells it"
+    console.print(f"language of the translations: {language}", **plain)
     console.print(f"vocabulary: {split.vocab_size:,} ids; all is in {options.to}", **plain)
 
 
@@ -68,6 +71,12 @@ def _parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--tokenizer", type=str | None, help="take these word pieces (tokenizer.json) instead"
+    )
+    parser.add_argument(
+        "--language",
+        type=str | None,
+        help="of the translations, such as de, for tokenised BLEU; by default what the names of "
+        "their files end with",
     )
     parser.add_argument(
         "--longest",

@@ -9,7 +9,7 @@ from ngsan.commands.command_line import progress_bar
 from ngsan.commands.score_translation import print_scores, score_values
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.durable import write_text
-from ngsan.metrics.translation import compound_bleu, plain_bleu
+from ngsan.metrics.translation import compound_bleu, compound_bleu_lacks, plain_bleu
 
 WORDS = 4000
 """Source words that are translated at a time, unless told otherwise."""
@@ -58,7 +58,10 @@ def evaluate_translations(
     write_text(to, "".join(f"{text}\n" for text in written))
     console.print(f"{len(written):,} translations are in {to}", highlight=False, markup=False)
     references = texts.texts("target")
-    scores = [plain_bleu(written, references), compound_bleu(written, references)]
-    print_scores(scores)
+    scores = [plain_bleu(written, references)]
+    lacks = compound_bleu_lacks(texts.language)
+    if not lacks:
+        scores.append(compound_bleu(written, references, language=texts.language))
+    print_scores(scores, lacks)
     if json_file is not None:
         write_text(json_file, json.dumps([score_values(one) for one in scores], indent=2) + "\n")

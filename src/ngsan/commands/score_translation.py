@@ -9,9 +9,15 @@ from rich.table import Table
 
 from ngsan.commands.command_line import Parser
 from ngsan.commands.score_outputs import check_outputs
+from ngsan.data.parallel.language import language_of
 from ngsan.data.parallel.lines import read_lines
 from ngsan.durable import write_text
-from ngsan.metrics.translation import TranslationScore, compound_bleu, sacre_bleu
+from ngsan.metrics.translation import (
+    TranslationScore,
+    compound_bleu,
+    compound_bleu_lacks,
+    sacre_bleu,
+)
 
 FLAG = "--translation"
 
@@ -34,7 +40,10 @@ def make_parser() -> Parser:
         help="files of references; tokenised BLEU takes the first",
     )
     parser.add_argument(
-        "--language", type=str, default="de", help="for tokenised BLEU: de, en, or none for no such"
+        "--language",
+        type=str | None,
+        help="for tokenised BLEU: de, en, or none for no such; by default what the name of the "
+        "first file of references ends with",
     )
     parser.add_argument(
         "--tokenized",
@@ -60,16 +69,15 @@ def main(arguments: list[str]) -> None:
     scores: list[TranslationScore] = []
     if not options.tokenized:
         scores.append(sacre_bleu(results, references))
-    if options.language != "none" or options.tokenized:
+    language, lacks = options.language, ""
+    if language is None:
+        language = language_of(options.references[:1])
+        lacks = "" if options.tokenized else compound_bleu_lacks(language)
+    if options.tokenized or not (lacks or language == "none"):
         scores.append(
-            compound_bleu(
-                results,
-                references[0],
-                language=options.language,
-                tokenized=options.tokenized,
-            )
+            compound_bleu(results, references[0], language=language, tokenized=options.tokenized)
         )
-    print_scores(scores)
+    print_scores(scores, lacks)
     if options.json:
         write_text(
             options.json, json.dumps([score_values(score) for score in scores], indent=2) + "\n"
@@ -98,8 +106,8 @@ def score_values(score: TranslationScore) -> dict[str, Any]:
     }
 
 
-def print_scores(scores: list[TranslationScore]) -> None:
-    """Shows scores and their signatures."""
+def print_scores(scores: list[TranslationScore], lacks: str = "") -> None:
+    """Shows scores and their signatures, and why there is no tokenised BLEU, if there is none."""
     console = Console()
     table = Table("score", title_justify="left")
     for name in ("of 100", "1", "2", "3", "4", "brevity", "length ratio"):
@@ -117,4 +125,8 @@ def print_scores(scores: list[TranslationScore]) -> None:
     for score in scores:
         console.print(
             f"{score.name}: {score.signature}", highlight=False, markup=False, soft_wrap=True
+        )
+    if lacks:
+        console.print(
+            f"tokenised BLEU is left out: {lacks}", highlight=False, markup=False, soft_wrap=True
         )

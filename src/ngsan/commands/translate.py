@@ -1,21 +1,29 @@
 """`ngsan translate`: translates lines of text."""
 
+from __future__ import annotations
+
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
+from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
 from ngsan.config.translation import TranslatingConfig
-from ngsan.data.parallel.lines import Line, line_of, read_lines
+from ngsan.data.parallel.lines import lines_of, read_lines
 from ngsan.durable import replacing
 
+if TYPE_CHECKING:
+    from ngsan.predict.translating import TextTranslator, Translation
+
 DESCRIPTION = """Translates text, a sentence a line, from standard input or a file, to standard
-output or a file; line k of the output is the translation of line k of the input. The model that
-ships turns short English descriptions of pictures into German."""
+output or a file; line k of the output is the translation of line k of the input. A line that
+cannot be translated is reported, an empty one stands in its place, and the exit status is then 1.
+The model that ships turns short English descriptions of pictures into German."""
 
 _CHUNK = 2000
 """Lines that are translated together; a terminal gets each line at once."""
@@ -93,18 +101,19 @@ def main(arguments: list[str]) -> None:
         if options.output is not None:
             partial = stack.enter_context(replacing(options.output))
             out = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
-        where = options.input or "standard input"
-        lines = _texts(read_lines(options.input) if options.input else _typed(), where)
         size = 1 if options.input is None and sys.stdin.isatty() else _CHUNK
-        done = 0
+        lines, count, failed = _given(options.input), 0, 0
         while chunk := list(islice(lines, size)):
-            found = translator.alternatives(
-                chunk, decoding=decoding, words=options.words, first=done + 1
-            )
-            done += len(chunk)
-            for text, translations in zip(chunk, found, strict=True):
-                print(_written(text, translations, as_json=options.json), file=out)
+            for line in _translated(chunk, translator, decoding, words=options.words):
+                if line.problem:
+                    failed += 1
+                    warn(f"{options.input or 'standard input'}, line {line.number}: {line.problem}")
+                print(_written(line, as_json=options.json), file=out)
             out.flush()
+            count += len(chunk)
+    if failed:
+        warn(f"{failed:,} of {count:,} lines could not be translated")
+        sys.exit(1)
 
 
 def _spare(source: str | None, target: str) -> None:
@@ -113,31 +122,56 @@ def _spare(source: str | None, target: str) -> None:
         raise ValueError(f"--output: {target} is what is translated, and would be overwritten")
 
 
-def _typed() -> Iterator[Line]:
-    while content := sys.stdin.buffer.readline():
-        yield line_of(content)
+@dataclass(frozen=True)
+class _Line:
+    """A line and what came of it."""
+
+    number: int
+    text: str | None
+    """None if it could not be read."""
+
+    translations: Sequence[Translation] = ()
+    problem: str = ""
+    """Why there are none."""
 
 
-def _texts(lines: Iterator[Line], where: str) -> Iterator[str]:
+def _given(path: str | None) -> Iterator[_Line]:
+    lines = lines_of(sys.stdin.buffer) if path is None else read_lines(path)
     for number, line in enumerate(lines, start=1):
-        if line.text is None:
-            raise ValueError(f"{where}, line {number}: {line.problem}: {line.message}")
-        yield line.text
+        problem = f"{line.problem}: {line.message}" if line.text is None else ""
+        yield _Line(number, line.text, problem=problem)
 
 
-def _written(text: str, translations: list[Any], *, as_json: bool) -> str:
+def _translated(
+    chunk: Sequence[_Line], translator: TextTranslator, decoding: TranslatingConfig, words: int
+) -> Iterator[_Line]:
+    """The same lines with their translations, or with what is wrong with them."""
+    from ngsan.predict.translating import too_long
+
+    ids = translator.subwords.encode_all([line.text or "" for line in chunk])
+    problems = [
+        line.problem or too_long(sentence) for line, sentence in zip(chunk, ids, strict=True)
+    ]
+    sound = [sentence for sentence, problem in zip(ids, problems, strict=True) if not problem]
+    found = iter(translator.translate_ids(sound, decoding=decoding, words=words))
+    for line, problem in zip(chunk, problems, strict=True):
+        yield replace(line, problem=problem, translations=() if problem else next(found))
+
+
+def _written(line: _Line, *, as_json: bool) -> str:
     if not as_json:
-        return str(translations[0])
-    content = {
-        "source": text,
-        "translations": [
+        return str(line.translations[0]) if line.translations else ""
+    content: dict[str, Any] = {"source": line.text}
+    if line.problem:
+        content["error"] = line.problem
+    else:
+        content["translations"] = [
             {
                 "text": found.text,
                 "score": round(found.score, 4),
                 "log_probability": round(found.log_probability, 4),
                 "cut_off": not found.ended,
             }
-            for found in translations
-        ],
-    }
+            for found in line.translations
+        ]
     return json.dumps(content, ensure_ascii=False)

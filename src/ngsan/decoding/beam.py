@@ -56,6 +56,7 @@ class Beam(Search):
         longest: int = 20,
         boundary: int = 0,
         constraints: Constraints = _FREE,
+        must_end: bool = False,
     ) -> None:
         """Takes the model and how to search.
 
@@ -72,7 +73,12 @@ class Beam(Search):
             longest: T, most words of a caption.
             boundary: The id that begins and ends a caption.
             constraints: Conditions on captions.
+            must_end: Whether the end is all that may stand in the last place, as in fairseq: a
+                caption then has T - 1 words at most, and its end counts. If not, one of T words is
+                cut off there, and scored without an end.
         """
+        if must_end and constraints != _FREE:
+            raise ValueError("must_end: captions under constraints cannot be made to end")
         if beam < 1:
             raise ValueError(f"beam: {beam} must be at least 1")
         if not 1 <= best <= beam:
@@ -95,6 +101,9 @@ class Beam(Search):
         self.best, self.early_stopping, self.diversity = best, early_stopping, diversity
         self.length_penalty = length_penalty
         device = model.device
+        self._no_ends = None
+        if must_end:
+            self._no_ends = torch.arange(model.vocab_size, device=device) != boundary
         lengths = torch.arange(longest + 2, device=device, dtype=torch.float64)
         # The divisor of a caption of so many words, the end among them; nothing has length 0.
         self._divisors = lengths.clamp(min=1).pow(length_penalty).float()
@@ -128,6 +137,9 @@ class Beam(Search):
     def advance(self) -> None:
         """See `Search.advance`."""
         log_probs = self.next_log_probs().view(*self.totals.shape, -1)  # (B, G, K, W, V)
+        if self._no_ends is not None:
+            last = self.position == self.longest - 1
+            log_probs = log_probs.masked_fill(self._no_ends & last, -math.inf)
         picks: list[_Pick] = []
         for group in range(self.groups):
             cost = self._cost(picks, log_probs)

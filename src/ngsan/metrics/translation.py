@@ -32,6 +32,7 @@ __all__ = [
     "bleu",
     "bleu_of_counts",
     "compound_bleu",
+    "compound_bleu_lacks",
     "cut_13a",
     "plain_bleu",
     "plain_counts",
@@ -215,6 +216,9 @@ def compound_bleu(
         references: One reference of each.
         language: Of both: "de" or "en", for `ngsan.text.moses`.
         tokenized: Whether both have been cut into tokens already, by Moses' own program.
+
+    Raises:
+        ValueError: There are no rules for the language, or not as many of both, or none.
     """
 
     def tokens(text: str) -> list[str]:
@@ -229,6 +233,26 @@ def compound_bleu(
         signature=(
             f"nrefs:1|case:mixed|tok:{how}|compounds:split|smooth:none|version:ngsan-{__version__}"
         ),
+    )
+
+
+def compound_bleu_lacks(language: str) -> str:
+    """Why there is no tokenised BLEU of texts in a language; empty if there is.
+
+    Args:
+        language: Such as "de"; empty if it is not known.
+    """
+    if language in moses.LANGUAGES:
+        return ""
+    known = " or ".join(moses.LANGUAGES)
+    if not language:
+        return (
+            "the language of the translations is not known; ngsan score --translation and ngsan "
+            f"data parallel take --language {known}"
+        )
+    return (
+        f"there are no rules for {language!r}, only for {known}: cut translations and references "
+        "by Moses' own program and give them to ngsan score --translation with --tokenized"
     )
 
 

@@ -53,7 +53,7 @@ class Translation:
     """What it was ranked by: the log-probability divided by a power of the length."""
 
     ended: bool = True
-    """False if it was cut off at the most words that were allowed."""
+    """False if it has as many pieces as were allowed, so that nothing but the end could follow."""
 
     def __str__(self) -> str:
         """The text."""
@@ -101,7 +101,6 @@ class TextTranslator:
         *,
         decoding: TranslatingConfig = _DEFAULT,
         words: int = 4000,
-        first: int = 1,
     ) -> list[list[Translation]]:
         """The best few translations of each sentence, as many as `decoding.best`.
 
@@ -109,17 +108,16 @@ class TextTranslator:
             texts: See `translate`.
             decoding: How to search.
             words: See `translate`.
-            first: The number by which errors name the first of the texts, such as its line.
+
+        Raises:
+            ValueError: A text is too long.
         """
         if isinstance(texts, str):
             raise ValueError("texts must be a list of sentences, not one text")
         ids = self.subwords.encode_all(texts)
-        for place, sentence in enumerate(ids, start=first):
-            if len(sentence) > _LONGEST:
-                raise ValueError(
-                    f"text {place:,} has {len(sentence):,} word pieces, more than {_LONGEST:,}: "
-                    "cut it into sentences"
-                )
+        for place, sentence in enumerate(ids, start=1):
+            if problem := too_long(sentence):
+                raise ValueError(f"text {place:,}: {problem}")
         return self.translate_ids(ids, decoding=decoding, words=words)
 
     def translate_ids(
@@ -146,7 +144,9 @@ class TextTranslator:
                 done += len(places)
                 written = self._search([sentences[place] for place in places], width, decoding)
                 for row, place in enumerate(places):
-                    found[place] = self._translations(written, row)
+                    found[place] = self._translations(
+                        written, row, most=_most_pieces(width, decoding)
+                    )
         return found
 
     def _groups(
@@ -200,13 +200,14 @@ class TextTranslator:
                 best=decoding.best,
                 length_penalty=decoding.length_penalty,
                 early_stopping=decoding.early_stopping,
-                longest=int(decoding.ratio * source.shape[1]) + decoding.extra,
+                longest=_most_pieces(source.shape[1], decoding) + 1,
                 boundary=BOUNDARY,
+                must_end=True,
             )
         self._ready[key] = steps, search
         return search
 
-    def _translations(self, written: Written, row: int) -> list[Translation]:
+    def _translations(self, written: Written, row: int, *, most: int) -> list[Translation]:
         found = []
         for rank, score in enumerate(written.scores[row].tolist()):
             if score == -float("inf"):
@@ -218,10 +219,22 @@ class TextTranslator:
                     pieces=tuple(pieces),
                     log_probability=float(written.log_probs[row, rank]),
                     score=score,
-                    ended=bool(written.ended[row, rank]),
+                    ended=len(pieces) < most,
                 )
             )
         return found
+
+
+def _most_pieces(width: int, decoding: TranslatingConfig) -> int:
+    """Most pieces of a translation, its end not among them."""
+    return int(decoding.ratio * width) + decoding.extra
+
+
+def too_long(sentence: Sequence[int]) -> str:
+    """What is wrong with a sentence that has too many word pieces; empty if it has not."""
+    if len(sentence) <= _LONGEST:
+        return ""
+    return f"it has {len(sentence):,} word pieces, more than {_LONGEST:,}: cut it into sentences"
 
 
 def open_translator(

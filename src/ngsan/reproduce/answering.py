@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ngsan.config.answering import AnswerRun
+from ngsan.config.answering import AnswererConfig, AnswerRun
 from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import Question, read_questions
 from ngsan.data.store import FeatureStore
@@ -33,17 +33,19 @@ class Answering:
         """See `TableTask.free`."""
         return ("data.folder", "validation.batch_size", "machine")
 
-    def fit(self, config: AnswerRun) -> Fitted:
+    def fit(self, config: AnswerRun, models: Sequence[AnswererConfig] = ()) -> Fitted:
         """See `TableTask.fit`.
 
         The sizes are not given to the run: a model without regions has others, and all of them
-        follow from the data.
+        follow from the data. Where no model sees regions, images without any are no matter.
         """
+        sees = any(model.regions != "none" for model in models or [config.model])
         learned, validated = (
             QuestionSet(
                 config.data.folder,
                 split,
                 longest=config.model.longest,
+                regions=sees or _features(config) is not None,
                 skip_missing=config.data.skip_missing,
             )
             for split in (config.data.train, config.data.validation)
@@ -74,9 +76,9 @@ class Answering:
                 skip_missing=config.data.skip_missing,
             )
             places = np.arange(len(questions))
-            if questions.store is None and config.data.skip_missing:
+            store = _features(config) if config.data.skip_missing else None
+            if questions.store is None and store is not None:
                 # A model that sees nothing is asked what the others are asked.
-                store = FeatureStore(config.data.folder)
                 seen = [question.image in store for question in questions.questions]
                 places = np.flatnonzero(seen)
             batch = config.validation.batch_size
@@ -98,8 +100,8 @@ class Answering:
         questions = [*read_questions(config.data.folder)]
         learned = [asked for asked in questions if asked.split == config.data.train]
         asked = {question.id: question for question in questions if question.split == split}
-        if config.data.skip_missing:
-            store = FeatureStore(config.data.folder)
+        store = _features(config) if config.data.skip_missing else None
+        if store is not None:
             asked = {name: question for name, question in asked.items() if question.image in store}
         return {
             label: _percent(score_answers(given, asked))
@@ -138,6 +140,18 @@ def answer_priors(
 def _percent(scores: VqaScores) -> dict[str, float]:
     found = {"accuracy": scores.overall, **dict(sorted(scores.by_answer_type.items()))}
     return {name: round(100 * value, 4) for name, value in found.items() if name}
+
+
+def _features(config: AnswerRun) -> FeatureStore | None:
+    """The features, if models that see regions could learn from them."""
+    data = config.data
+    try:
+        store = FeatureStore(data.folder)
+    except FileNotFoundError:
+        return None
+    splits = (data.train, data.validation)
+    asked = {question.image for question in read_questions(data.folder) if question.split in splits}
+    return store if data.skip_missing or all(image in store for image in asked) else None
 
 
 def _splits(config: AnswerRun) -> list[str]:

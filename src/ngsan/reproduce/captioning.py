@@ -38,7 +38,7 @@ class Captioning:
         later = () if phase == SELF_CRITICAL else ("self_critical",)
         return ("data.folder", "vision", "validation.batch_size", "machine", *later)
 
-    def fit(self, config: TrainConfig) -> Fitted:
+    def fit(self, config: TrainConfig, models: Sequence[Any] = ()) -> Fitted:
         """See `TableTask.fit`."""
         learned, validated = (
             _open(config, split) for split in (config.data.train, config.data.validation)

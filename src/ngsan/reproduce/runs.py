@@ -94,7 +94,7 @@ def wanted_runs(
     check_wanted(table, base, rows)  # before all data are read
     chosen = [row for row in table.rows if rows is None or row.label in rows]
     task = TASKS[base.task]
-    fitted = fitted or task.fit(base)
+    fitted = fitted or task.fit(base, [run_of(row, base, 0).model for row in chosen])
     config = task.until(fitted.config, table.phase)
     return [
         Wanted(

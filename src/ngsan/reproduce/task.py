@@ -52,8 +52,13 @@ class TableTask(Protocol):
     def free(self, phase: str) -> Sequence[str]:
         """Dotted keys of a run that decide nothing of what is measured after a phase."""
 
-    def fit(self, config: Any) -> Fitted:
+    def fit(self, config: Any, models: Sequence[Any] = ()) -> Fitted:
         """Gives a run the sizes of its data.
+
+        Args:
+            config: The run.
+            models: Configurations of all models that are to learn, which may need less of the
+                data than the run's own; none for the run's own.
 
         Raises:
             ValueError: There are no such data, or they are damaged.

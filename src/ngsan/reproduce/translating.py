@@ -3,11 +3,18 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ngsan.config.translation import TranslationRun
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
 from ngsan.metrics.bootstrap import Floats
-from ngsan.metrics.translation import bleu_of_counts, compound_bleu, plain_bleu, plain_counts
+from ngsan.metrics.translation import (
+    bleu_of_counts,
+    compound_bleu,
+    compound_bleu_lacks,
+    plain_bleu,
+    plain_counts,
+)
 from ngsan.predict.translating import open_translator
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.tables import CROSS_ENTROPY
@@ -25,7 +32,7 @@ class Translating:
         """See `TableTask.free`."""
         return ("data.folder", "validation.batch_size", "machine")
 
-    def fit(self, config: TranslationRun) -> Fitted:
+    def fit(self, config: TranslationRun, models: Sequence[Any] = ()) -> Fitted:
         """See `TableTask.fit`."""
         learned, validated = (
             ParallelSplit(config.data.folder, split)
@@ -55,10 +62,10 @@ class Translating:
                 words=config.validation.batch_size,
             )
             texts, references = [first.text for first, *_ in best], split.texts("target")
-            metrics = {
-                "BLEU": plain_bleu(texts, references).value,
-                "tokenised BLEU": compound_bleu(texts, references).value,
-            }
+            metrics = {"BLEU": plain_bleu(texts, references).value}
+            if not compound_bleu_lacks(split.language):
+                compound = compound_bleu(texts, references, language=split.language)
+                metrics["tokenised BLEU"] = compound.value
             ids = [str(place) for place in range(1, len(split) + 1)]
             counts = plain_counts(texts, references).tolist()
             found[name] = Measured(metrics, Written(ids, texts, counts))

@@ -37,6 +37,9 @@ _ABBREVIATIONS = {
         "viii ix x xi xii"
     ),
 }
+LANGUAGES = tuple(sorted(_ABBREVIATIONS))
+"""Languages that there are rules for."""
+
 _BEFORE_NUMBERS = {"en": frozenset(["No", "Art", "pp"]), "de": frozenset(["No", "Art", "Nr", "pp"])}
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -64,14 +67,14 @@ def tokenize(text: str, language: str = "de") -> list[str]:
 
     Args:
         text: One line.
-        language: "de" or "en".
+        language: One of `LANGUAGES`.
 
     Raises:
         ValueError: The language is not known.
     """
-    if language not in _ABBREVIATIONS:
+    if language not in LANGUAGES:
         raise ValueError(
-            f"language: {language!r} has no rules here, only {', '.join(_ABBREVIATIONS)}; cut the "
+            f"language: {language!r} has no rules here, only {', '.join(LANGUAGES)}; cut the "
             "texts into tokens yourself, and say that they are"
         )
     text = f" {' '.join(_CONTROL.sub('', text.replace(_HELD, ' ')).split())} "

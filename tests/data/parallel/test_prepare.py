@@ -174,3 +174,32 @@ def test_wrong_options_are_named(files, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         prepare(tmp_path / "data", files, **{"vocabulary_size": 270, **options})
     assert not (tmp_path / "data").exists()
+
+
+def test_the_language_is_what_names_tell_or_what_is_said(files, tmp_path):
+    def known(where, **changes):
+        prepare(tmp_path / where, {**files, **changes}, vocabulary_size=300)
+        return ParallelSplit(tmp_path / where, "val").language
+
+    assert known("named") == "de"
+    (tmp_path / "val.txt").write_bytes((tmp_path / "val.de").read_bytes())
+    (tmp_path / "val.fr").write_bytes((tmp_path / "val.de").read_bytes())
+    assert known("other", val=Split([tmp_path / "val.en"], [tmp_path / "val.fr"])) == ""
+    unnamed = {**files, "val": Split([tmp_path / "val.en"], [tmp_path / "val.txt"])}
+    assert known("unnamed", **unnamed) == ""
+    prepare(tmp_path / "said", unnamed, vocabulary_size=300, language="en")
+    said = ParallelSplit(tmp_path / "said", "val")
+    assert said.language == "en"
+    # It is no part of what is learned from.
+    assert said.signature == ParallelSplit(tmp_path / "unnamed", "val").signature
+    with pytest.raises(ValueError, match="language: 'German' is not two small letters"):
+        prepare(tmp_path / "wrong", files, language="German")
+
+
+def test_folders_that_tell_no_language_are_german(files, tmp_path):
+    prepare(tmp_path / "data", files, vocabulary_size=300)
+    index = tmp_path / "data" / "parallel.json"
+    content = json.loads(index.read_text(encoding="utf-8"))
+    del content["language"]
+    index.write_text(json.dumps(content), encoding="utf-8")
+    assert ParallelSplit(tmp_path / "data", "val").language == "de"

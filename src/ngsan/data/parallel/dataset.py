@@ -29,6 +29,7 @@ class ParallelSplit:
     """The sentences of a split, and their translations.
 
     Attributes:
+        language: Of the translations, such as "de"; empty if it is not known.
         ids: For "source" and "target": (P,) word pieces of all sentences in a row, no boundaries.
         offsets: For "source" and "target": (n + 1,) where each sentence begins in `ids`.
     """
@@ -53,6 +54,8 @@ class ParallelSplit:
         about = index["splits"][split]
         self.signature: str = index["signature"]
         self.vocab_size: int = index["vocabulary"]
+        # Folders of before languages were told are taken for what the paper translates to.
+        self.language: str = index.get("language", "de")
         for name, file in {**about["files"], FILE: index["tokenizer"]}.items():
             _check(self.folder / name, file, verify=verify)
         self.ids = {side: self._map(f"{split}.{side}.ids", "<i4") for side in SIDES}

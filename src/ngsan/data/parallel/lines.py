@@ -44,12 +44,19 @@ def read_lines(path: str | Path) -> Iterator[Line]:
     number = 0
     with _open(path) as file:
         try:
-            while content := file.readline(MOST_BYTES):
-                number += 1
-                # A mark of the byte order, if there is one, begins a file and is no text.
-                yield _line(file, content.removeprefix(BOM_UTF8) if number == 1 else content)
+            for number, line in enumerate(lines_of(file), start=1):  # noqa: B007
+                yield line
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: damaged after line {number}: {error}") from error
+
+
+def lines_of(file: IO[bytes]) -> Iterator[Line]:
+    """The lines of an open file, such as standard input, as they come."""
+    begins = True
+    while content := file.readline(MOST_BYTES):
+        # A mark of the byte order, if there is one, begins a file and is no text.
+        yield _line(file, content.removeprefix(BOM_UTF8) if begins else content)
+        begins = False
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -64,11 +71,6 @@ def _line(file: IO[bytes], content: bytes) -> Line:
         while rest and not rest.endswith(b"\n"):
             rest = file.readline(MOST_BYTES)
         return Line(None, "overlong line", f"it has more than {MOST_BYTES:,} bytes")
-    return line_of(content)
-
-
-def line_of(content: bytes) -> Line:
-    """A line of bytes, with or without its end."""
     try:
         return Line(content.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
     except UnicodeDecodeError as error:

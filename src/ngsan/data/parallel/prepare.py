@@ -18,6 +18,7 @@ import numpy as np
 
 from ngsan.data.lock import folder_lock
 from ngsan.data.parallel.dataset import FORMAT, INDEX, SIDES, checksum, read_index, signature
+from ngsan.data.parallel.language import check_language, language_of
 from ngsan.data.parallel.lines import Pair, read_lines, read_pairs
 from ngsan.data.problems import Problems
 from ngsan.durable import flush, flush_folder, write_text
@@ -43,6 +44,7 @@ def prepare(
     *,
     vocabulary_size: int = 32768,
     subwords: Subwords | None = None,
+    language: str | None = None,
     longest: int = 250,
     ratio: float = 0.0,
     skip_bad: bool = False,
@@ -56,6 +58,8 @@ def prepare(
         splits: The files by the split's name; "train" must be there unless subwords are given.
         vocabulary_size: V of the word pieces that are found in the training split.
         subwords: Word pieces to take instead.
+        language: Of the translations, such as "de"; None for what all names of their files end
+            with, or nothing.
         longest: Training pairs with more word pieces on a side, its boundary included, are left
             out. Other splits are kept whole.
         ratio: Training pairs of which a side has more than so many times the word pieces of the
@@ -77,6 +81,10 @@ def prepare(
         raise ValueError(f"ratio: {ratio} must be at least 1, or 0 for no such rule")
     if not splits:
         raise ValueError("there are no files to read")
+    if language is None:
+        language = language_of(path for split in splits.values() for path in split.targets)
+    else:
+        check_language(language)
     if subwords is None and TRAIN not in splits:
         raise ValueError("word pieces are found in training texts: give them, or a tokenizer")
     partial = folder.with_name(f"{folder.name}.partial")
@@ -93,6 +101,7 @@ def prepare(
         subwords.save(partial / FILE)
         problems = {name: Problems(skip=skip_bad and name == TRAIN) for name in splits}
         index: dict[str, Any] = {"format": FORMAT, "signature": "", "vocabulary": len(subwords)}
+        index["language"] = language
         index["tokenizer"] = _about(partial / FILE)
         index["splits"] = {}
         for name, split in splits.items():
