@@ -9,6 +9,7 @@ import pytest
 
 from ngsan.__main__ import main
 from ngsan.config import reproduction_run
+from ngsan.reproduce import figures
 from ngsan.reproduce.ledger import Entry, Ledger, Written
 from ngsan.reproduce.report import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
@@ -19,15 +20,15 @@ TABLE = TABLES["models-cross-entropy"]
 CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)}
 
 
-def enter(folder, *, data="coco", rows=tuple(CIDER), feature_dim=8):
+def enter(folder, *, data="coco", table=TABLE, rows=tuple(CIDER), feature_dim=8):
     """Two runs of each row as if they had learned from some data, with scores of ten images."""
     base = reproduction_run()
     model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
     fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
     ledger = Ledger(folder)
-    for run in wanted_runs(TABLE, base, (0, 1), rows, fitted=fitted):
+    for run in wanted_runs(table, base, (0, 1), rows, fitted=fitted):
         settings = run.settings(run.phase)
-        cider = CIDER[run.label][run.config.seed]
+        cider = CIDER.get(run.label, (108.0, 109.0))[run.config.seed]
         entry = Entry(
             key=run.key,
             model=settings.pop("model"),
@@ -134,3 +135,23 @@ def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):
 def test_runs_cannot_be_made_without_data(tmp_path, capsys):
     assert main(["reproduce", TABLE.name, "--to", str(tmp_path)]) == 2
     assert "say which dataset: --data DIR" in capsys.readouterr().err
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    label = "ORT with its box-scale bug"
+    enter(tmp_path, table=TABLES["others-self-critical"], rows=("SAN", label))
+    assert report(tmp_path, name="others-self-critical") == 0
+    shown = capsys.readouterr().out
+    for text in ("102.0 ± 1.4", "108.5 ± 0.7", "128.3", "p, images", "box-scale bug"):
+        assert text in shown
+    assert "…" not in shown
+
+
+def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, to: drawn.append(figure))
+    enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"))
+    assert report(tmp_path, "--split", "test", name="curve") == 0
+    (axes,) = drawn[0].axes
+    assert axes.get_title(loc="left") == "One-layer SAN and N-SAN by epoch (validation)"

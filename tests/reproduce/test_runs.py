@@ -201,6 +201,7 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
     assert main([*line, *options]) == 0
     shown = capsys.readouterr().out
     assert "One-layer SAN and N-SAN by epoch" in shown
+    assert "model.safetensors" not in shown  # such a file is no longer there
     for ending in ("md", "csv", "png"):
         assert (tmp_path / f"curve.{ending}").stat().st_size > 50
     assert main([*line, *options, "--report"]) == 0
@@ -219,14 +220,15 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
             "leaves out what the table measures",
         ),
         (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
-        (["layers", "--data", "nowhere"], "nowhere"),
+        (["layers", "--data", "nowhere"], "data.folder: there is no folder nowhere"),
+        (["layers", "--data=DATA", "--split", "dev"], "split: 'dev' is not measured"),
         (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
         (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
         (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
-    words = [str(data) if word == "DATA" else word for word in words]
+    words = [word.replace("DATA", str(data)) for word in words]
     assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
 

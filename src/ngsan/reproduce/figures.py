@@ -1,4 +1,7 @@
-"""Figures of tables: differences from one row, lines over layers, curves over epochs."""
+"""Figures of tables: differences from one row, lines over layers, curves over epochs.
+
+Bars are standard deviations over the seeds, as in the tables.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,8 @@ from ngsan.plots import check_ending, new_figure, save_figure
 from ngsan.reproduce.report import Line, Report
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
+
+_SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
 
 def draw(report: Report, path: str | Path) -> None:
@@ -28,7 +33,9 @@ def draw(report: Report, path: str | Path) -> None:
         _layers(axes, report)
     else:
         _differences(axes, report)
-    axes.set_title(f"{report.table.title} ({report.split})", loc="left", fontsize=11)
+    # Curves are of the validation split, whichever the table shows.
+    split = "validation" if report.table.name == "curve" else report.split
+    axes.set_title(f"{report.table.title} ({split})", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, to)
 
@@ -42,7 +49,7 @@ def _differences(axes: Any, report: Report) -> None:
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     ours = [cell.mean - base.mean for cell in cells]
     spread = [cell.deviation or 0.0 for cell in cells]
-    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label="ours")
+    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=_SPREAD)
     for place, cell in enumerate(cells):
         for value in cell.values:
             axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
@@ -53,7 +60,7 @@ def _differences(axes: Any, report: Report) -> None:
     ]
     if known:
         axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
-        axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=8)
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
