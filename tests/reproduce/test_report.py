@@ -148,10 +148,28 @@ def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     assert "…" not in shown
 
 
+def drawn(folder, monkeypatch, name, *words):
+    """The figure of a table."""
+    found = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, to: found.append(figure))
+    assert report(folder, *words, name=name) == 0
+    return found[0]
+
+
 def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, to: drawn.append(figure))
     enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"))
-    assert report(tmp_path, "--split", "test", name="curve") == 0
-    (axes,) = drawn[0].axes
-    assert axes.get_title(loc="left") == "One-layer SAN and N-SAN by epoch (validation)"
+    figure = drawn(tmp_path, monkeypatch, "curve", "--split", "test")
+    assert figure.get_suptitle() == "One-layer SAN and N-SAN by epoch (validation)"
+
+
+@pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])
+def test_all_words_of_a_figure_are_within_it(tmp_path, monkeypatch, name):
+    table = TABLES[name]
+    enter(tmp_path, table=table, rows=[row.label for row in table.rows])
+    figure = drawn(tmp_path, monkeypatch, name)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    boxes = [text.get_window_extent() for text in (*figure.texts, *legend.get_texts())]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    axes = figure.axes[0].get_window_extent()
+    assert not axes.overlaps(legend.get_window_extent())

@@ -35,7 +35,10 @@ def draw(report: Report, path: str | Path) -> None:
         _differences(axes, report)
     # Curves are of the validation split, whichever the table shows.
     split = "validation" if report.table.name == "curve" else report.split
-    axes.set_title(f"{report.table.title} ({split})", loc="left", fontsize=11)
+    # Over all of the figure: beside long labels the axes may be too narrow for it.
+    figure.suptitle(f"{report.table.title} ({split})", x=0.01, ha="left", fontsize=11)
+    # Below the axes, where it cannot be taken for a row.
+    figure.legend(loc="outside lower left", frameon=False, ncols=2, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, to)
 
@@ -60,7 +63,6 @@ def _differences(axes: Any, report: Report) -> None:
     ]
     if known:
         axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
-    axes.legend(frameon=False, fontsize=8)
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
@@ -86,7 +88,6 @@ def _layers(axes: Any, report: Report) -> None:
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
     axes.set_xlabel("layers, L")
     axes.set_ylabel(report.table.metric)
-    axes.legend(frameon=False)
 
 
 def _curves(axes: Any, report: Report) -> None:
@@ -99,4 +100,3 @@ def _curves(axes: Any, report: Report) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(report.table.metric)
-    axes.legend(frameon=False)
