@@ -27,6 +27,13 @@ def test_text_is_written_as_it_is(tmp_path):
     assert (tmp_path / "file").read_bytes() == "a\r\nß\n".encode()
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    path = tmp_path / "nowhere" / "file"
+    with pytest.raises(FileNotFoundError) as caught:
+        durable.write_text(path, "text")
+    assert caught.value.filename == str(path)
+
+
 def test_others_may_read_it(tmp_path):
     mask = os.umask(0o022)
     try:

@@ -1,5 +1,6 @@
 """`ngsan evaluate` from a model folder and a dataset folder to a scored file of captions."""
 
+import dataclasses
 import json
 
 import pytest
@@ -67,6 +68,23 @@ def test_captions_are_those_of_the_whole_batch_and_scores_are_written(home, tmp_
     expected = score_results(written(target), references).values
     assert json.loads(scored.read_text()) == pytest.approx(dict(expected))
     assert "23 captions are in" in capsys.readouterr().out
+
+
+def test_a_model_of_clips_takes_the_features_of_the_dataset(tmp_path):
+    width = 704  # of a cell that the photo model that ships has seen
+    of_clips = {"frame_grid": 1, "positions": "sinusoidal", "geometry": "absolute"}
+    config = dataclasses.replace(CONFIG, feature_dim=width, **of_clips)
+    captioner = build_captioner(config).eval()
+    save_captioner(tmp_path / "clips", captioner, config, VOCABULARY)
+    found = scenes()
+    padded = torch.nn.functional.pad(found.features, (0, width - found.features.shape[-1]))
+    batch = dataclasses.replace(found, features=padded.half().float())
+    write_scene_folder(tmp_path / "data", {"test": batch}, VOCABULARY)
+    target = tmp_path / "results.json"
+    options = ["--data", tmp_path / "data", "--to", target, "--metrics", "BLEU"]
+    assert run(tmp_path, *options, models="clips") == 0
+    whole = caption_regions(captioner, VOCABULARY, batch.features, batch.boxes, batch.mask)
+    assert written(target) == dict(zip(batch.ids, whole, strict=True))
 
 
 def test_several_models_vote(home, tmp_path):

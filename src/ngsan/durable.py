@@ -122,10 +122,14 @@ def remove_partials(path: str | Path) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Puts a file's name into an `OSError` that has none, such as that of a full disk."""
+    """Puts a file's name into an `OSError` that has none, such as that of a full disk.
+
+    A temporary name gives way to it, too: nobody asked for such a file.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        named = error.filename is not None and not str(error.filename).endswith(PARTIAL)
+        if error.errno is None or named:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error

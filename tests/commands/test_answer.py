@@ -134,6 +134,10 @@ def test_a_question_that_is_too_long_is_told_of(world, capsys):
     assert [len(one["words"]) for one in asked] == [14, 14]
     (line,) = told.err.splitlines()
     assert line.endswith("blue?': only its first 14 words are read, 3 are not")
+    assert ask(world, "dog " * 500, "--json") == 0
+    told = capsys.readouterr()
+    assert "dog ...': only its first 14 words are read, 486 are not" in told.err
+    assert len(told.err) < 200
 
 
 def test_what_cannot_be_answered(world, tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 
 from ngsan.__main__ import main
 from ngsan.config import reproduction_run
+from ngsan.reproduce import figures
 from ngsan.reproduce.ledger import Entry, Ledger, Written
 from ngsan.reproduce.report import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
@@ -19,15 +20,15 @@ TABLE = TABLES["models-cross-entropy"]
 CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)}
 
 
-def enter(folder, *, data="coco", rows=tuple(CIDER), feature_dim=8):
+def enter(folder, *, data="coco", table=TABLE, rows=tuple(CIDER), feature_dim=8):
     """Two runs of each row as if they had learned from some data, with scores of ten images."""
     base = reproduction_run()
     model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
     fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
     ledger = Ledger(folder)
-    for run in wanted_runs(TABLE, base, (0, 1), rows, fitted=fitted):
+    for run in wanted_runs(table, base, (0, 1), rows, fitted=fitted):
         settings = run.settings(run.phase)
-        cider = CIDER[run.label][run.config.seed]
+        cider = CIDER.get(run.label, (108.0, 109.0))[run.config.seed]
         entry = Entry(
             key=run.key,
             model=settings.pop("model"),
@@ -134,3 +135,41 @@ def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):
 def test_runs_cannot_be_made_without_data(tmp_path, capsys):
     assert main(["reproduce", TABLE.name, "--to", str(tmp_path)]) == 2
     assert "say which dataset: --data DIR" in capsys.readouterr().err
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    label = "ORT with its box-scale bug"
+    enter(tmp_path, table=TABLES["others-self-critical"], rows=("SAN", label))
+    assert report(tmp_path, name="others-self-critical") == 0
+    shown = capsys.readouterr().out
+    for text in ("102.0 ± 1.4", "108.5 ± 0.7", "128.3", "p, images", "box-scale bug"):
+        assert text in shown
+    assert "…" not in shown
+
+
+def drawn(folder, monkeypatch, name, *words):
+    """The figure of a table."""
+    found = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, to: found.append(figure))
+    assert report(folder, *words, name=name) == 0
+    return found[0]
+
+
+def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
+    enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"))
+    figure = drawn(tmp_path, monkeypatch, "curve", "--split", "test")
+    assert figure.get_suptitle() == "One-layer SAN and N-SAN by epoch (validation)"
+
+
+@pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])
+def test_all_words_of_a_figure_are_within_it(tmp_path, monkeypatch, name):
+    table = TABLES[name]
+    enter(tmp_path, table=table, rows=[row.label for row in table.rows])
+    figure = drawn(tmp_path, monkeypatch, name)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    boxes = [text.get_window_extent() for text in (*figure.texts, *legend.get_texts())]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    axes = figure.axes[0].get_window_extent()
+    assert not axes.overlaps(legend.get_window_extent())

@@ -2,8 +2,10 @@
 
 import csv
 import dataclasses
+import errno
 import io
 import json
+import shutil
 import statistics
 
 import numpy as np
@@ -199,6 +201,7 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
     assert main([*line, *options]) == 0
     shown = capsys.readouterr().out
     assert "One-layer SAN and N-SAN by epoch" in shown
+    assert "model.safetensors" not in shown  # such a file is no longer there
     for ending in ("md", "csv", "png"):
         assert (tmp_path / f"curve.{ending}").stat().st_size > 50
     assert main([*line, *options, "--report"]) == 0
@@ -217,14 +220,15 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
             "leaves out what the table measures",
         ),
         (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
-        (["layers", "--data", "nowhere"], "nowhere"),
+        (["layers", "--data", "nowhere"], "data.folder: there is no folder nowhere"),
+        (["layers", "--data=DATA", "--split", "dev"], "split: 'dev' is not measured"),
         (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
         (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
         (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
-    words = [str(data) if word == "DATA" else word for word in words]
+    words = [word.replace("DATA", str(data)) for word in words]
     assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
 
@@ -287,9 +291,47 @@ def test_of_many_examples_half_are_won_by_either():
 
 def test_a_run_may_keep_its_folder(data, tmp_path):
     (run, *_) = wanted_runs(dataclasses.replace(TABLE, phase=CROSS_ENTROPY), base(data), [0])
-    found = make_run(run, tmp_path, keep=True)
-    assert [entry.phase for entry, _ in found] == [CROSS_ENTROPY]
+    ledger = Ledger(tmp_path)
+    make_runs([run], ledger, keep=[run.key])
+    assert [entry.phase for entry in ledger] == [CROSS_ENTROPY]
     assert (tmp_path / "runs" / run.key / "model.safetensors").is_file()
+
+
+def test_a_run_that_could_not_be_entered_is_not_lost(data, tmp_path, monkeypatch):
+    (run, *_) = wanted_runs(dataclasses.replace(TABLE, phase=CROSS_ENTROPY), base(data), [0])
+
+    def full(ledger, entry, found):
+        raise OSError(errno.ENOSPC, "No space left on device", str(ledger.folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "add", full)
+        with pytest.raises(OSError, match="No space left"):
+            make_runs([run], Ledger(tmp_path))
+    told = []
+    ledger = Ledger(tmp_path)
+    make_runs([run], ledger, listen=told.append)
+    assert run.key in ledger
+    assert not [entry for entry in told if entry["event"] == "step"]
+
+
+def test_a_kill_while_a_run_is_removed_leaves_no_half_of_it(data, tmp_path, monkeypatch):
+    table = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
+    first, second = wanted_runs(table, base(data), [0])
+    remove, runs = shutil.rmtree, tmp_path / "runs"
+
+    def killed(path, **options):
+        if path.parent == runs and path.is_dir():
+            raise KilledError
+        remove(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KilledError):
+            make_runs([first], Ledger(tmp_path))
+    (left,) = runs.iterdir()
+    assert left.name != first.key
+    make_runs([second], Ledger(tmp_path))
+    assert not list(runs.iterdir())
 
 
 def test_a_run_of_other_bytes_of_the_same_features_begins_again(data, tmp_path):

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,6 +23,9 @@ is of each, and where it looked. A photograph is cut into cells, counted from th
 
 STRONGEST = 3
 """Cells that are told."""
+
+_SHOWN = 80
+"""Characters of a question that are repeated where something is wrong with it."""
 
 
 def main(arguments: list[str]) -> None:
@@ -45,7 +49,8 @@ def main(arguments: list[str]) -> None:
     for one in given:
         if one.unread:
             read = len(one.words)
-            warn(f"{one.question!r}: only its first {read} words are read, {one.unread} are not")
+            asked = shorten(one.question, _SHOWN, placeholder=" ...")
+            warn(f"{asked!r}: only its first {read} words are read, {one.unread} are not")
     if options.json:
         print(json.dumps([_plain(one) for one in given], ensure_ascii=False, indent=2))
     else:

@@ -216,13 +216,19 @@ def _open(model: str, device: str, precision: Precision) -> Predictor | PhotoCap
     """Opens one model, or several of one vocabulary; those of photographs are on their own."""
     import torch
 
-    from ngsan.export.loading import load
+    from ngsan.export.loading import load, load_predictor
+    from ngsan.light.clips import ClipCaptioner
     from ngsan.predict import TorchModel, best_device
 
     folders = [folder.strip() for folder in model.split(",")]
     if not all(folders):
         raise ValueError(f"model: {model!r} has an empty name between its commas")
     opened: list[Any] = [load(folder) for folder in folders]
+    # What a dataset holds of clips are features, and no files to look at.
+    opened = [
+        load_predictor(folder) if isinstance(one, ClipCaptioner) else one
+        for folder, one in zip(folders, opened, strict=True)
+    ]
     if any(isinstance(one, PhotoCaptioner) for one in opened):
         if len(opened) > 1 or precision != "float32":
             raise ValueError(

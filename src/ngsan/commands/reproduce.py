@@ -1,6 +1,7 @@
 """`ngsan reproduce`: the paper's tables and figures."""
 
 import dataclasses
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,8 +31,13 @@ _WEIGHTS = Table(
 
 _EXAMPLES = "examples"
 
+_DATA = re.compile(r"^--data(?==|$)")
+
 _WIDE = 120
 """Characters of a terminal that shows all columns."""
+
+_LABEL = 12
+"""Characters that a label has at least."""
 
 _NAMES = (*TABLES, _WEIGHTS.name, _EXAMPLES)
 
@@ -93,10 +99,16 @@ def reproduce(config: Any, options: Any) -> None:
 
     if not config.data.folder and (not options.report or _EXAMPLES in options.names):
         raise ValueError("data.folder: say which dataset: --data DIR")
+    if config.data.folder and not Path(config.data.folder).is_dir():
+        raise ValueError(f"data.folder: there is no folder {config.data.folder}")
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
+    measured = {"val", "test", config.data.validation}
+    if options.split and options.split not in measured:  # not after hours of runs
+        known = " and ".join(sorted(measured))
+        raise ValueError(f"split: {options.split!r} is not measured; runs are on {known}")
     ledger, console = Ledger(options.to), Console()
     if config.data.folder and options.pictures is not None:
         for name in options.names:  # before the hours that this may take
@@ -157,7 +169,11 @@ def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int
                 text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
                 view.write({"event": "note", "text": text})
 
-            make_runs(runs, ledger, jobs=jobs, keep=keep, listen=view.write, on_run=on_run)
+            def listen(entry: Any) -> None:
+                # Where the model is does not matter: it will be removed.
+                view.write({**entry, "model": None} if entry["event"] == "end" else entry)
+
+            make_runs(runs, ledger, jobs=jobs, keep=keep, listen=listen, on_run=on_run)
     except InterruptedRunError as error:
         name = signal.Signals(error.number).name
         told = f"ngsan reproduce: stopped by {name}; the same command goes on"
@@ -179,7 +195,11 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console, split
     dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
     kept = [number for number, head in enumerate(heads) if head not in dispensable]
     for number in kept:
-        shown.add_column(heads[number], justify="right" if number else "left", no_wrap=True)
+        # Where there is little room, labels take two lines: numbers cannot be cut.
+        if number:
+            shown.add_column(heads[number], justify="right", no_wrap=True)
+        else:
+            shown.add_column(heads[number], min_width=_LABEL)
     for cells in rows(report):
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
@@ -236,7 +256,7 @@ def main(arguments: list[str]) -> None:
     """Reads the command line and runs the command."""
     parser = make_parser(_name_among(arguments))
     # `--data DIR`, as for other commands, stands for the section's one key that must be given.
-    words = ["--data.folder" if word == "--data" else word for word in arguments]
+    words = [_DATA.sub("--data.folder", word) for word in arguments]
     options = parser.parse_args(words)
     tasks = {_table(name).task for name in options.names}
     if len(tasks) > 1:

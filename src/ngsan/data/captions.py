@@ -137,17 +137,20 @@ def _from_json(text: str) -> ImageCaptions:
     )
 
 
-def caption_text(value: object, problems: Problems, where: str) -> str | None:
+def caption_text(
+    value: object, problems: Problems, where: str, kind: str = "caption"
+) -> str | None:
     """A caption with its white space squeezed to single spaces, or None if it is no caption.
 
-    Nothing else is changed; what is wrong with the caption is reported.
+    Nothing else is changed; what is wrong with the caption is reported, in which it is called by
+    its `kind`, such as a question.
     """
     if not isinstance(value, str):
-        problems.report("wrong type", where, f"a caption must be a string, not {shown(value)}")
+        problems.report("wrong type", where, f"a {kind} must be a string, not {shown(value)}")
         return None
     text = " ".join(value.split())
     if not text:
-        problems.report("empty caption", where, "there is nothing in it")
+        problems.report(f"empty {kind}", where, "there is nothing in it")
         return None
     if not is_unicode(text):
         problems.report("invalid Unicode", where, f"{shown(text)} has half a surrogate pair")

@@ -1,4 +1,7 @@
-"""Figures of tables: differences from one row, lines over layers, curves over epochs."""
+"""Figures of tables: differences from one row, lines over layers, curves over epochs.
+
+Bars are standard deviations over the seeds, as in the tables.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,8 @@ from ngsan.plots import check_ending, new_figure, save_figure
 from ngsan.reproduce.report import Line, Report
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
+
+_SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
 
 def draw(report: Report, path: str | Path) -> None:
@@ -28,7 +33,12 @@ def draw(report: Report, path: str | Path) -> None:
         _layers(axes, report)
     else:
         _differences(axes, report)
-    axes.set_title(f"{report.table.title} ({report.split})", loc="left", fontsize=11)
+    # Curves are of the validation split, whichever the table shows.
+    split = "validation" if report.table.name == "curve" else report.split
+    # Over all of the figure: beside long labels the axes may be too narrow for it.
+    figure.suptitle(f"{report.table.title} ({split})", x=0.01, ha="left", fontsize=11)
+    # Below the axes, where it cannot be taken for a row.
+    figure.legend(loc="outside lower left", frameon=False, ncols=2, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, to)
 
@@ -42,7 +52,7 @@ def _differences(axes: Any, report: Report) -> None:
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     ours = [cell.mean - base.mean for cell in cells]
     spread = [cell.deviation or 0.0 for cell in cells]
-    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label="ours")
+    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=_SPREAD)
     for place, cell in enumerate(cells):
         for value in cell.values:
             axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
@@ -53,7 +63,6 @@ def _differences(axes: Any, report: Report) -> None:
     ]
     if known:
         axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
-        axes.legend(frameon=False)
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
@@ -79,7 +88,6 @@ def _layers(axes: Any, report: Report) -> None:
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
     axes.set_xlabel("layers, L")
     axes.set_ylabel(report.table.metric)
-    axes.legend(frameon=False)
 
 
 def _curves(axes: Any, report: Report) -> None:
@@ -92,4 +100,3 @@ def _curves(axes: Any, report: Report) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(report.table.metric)
-    axes.legend(frameon=False)

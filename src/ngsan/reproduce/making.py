@@ -16,7 +16,7 @@ from types import FrameType
 import torch
 
 from ngsan.reproduce.ledger import Entry, Ledger, Written
-from ngsan.reproduce.runs import Wanted, add_all, make_run
+from ngsan.reproduce.runs import Wanted, add_all, make_run, remove_run
 from ngsan.train.log import Entry as LogEntry
 from ngsan.train.run import InterruptedRunError
 
@@ -62,20 +62,22 @@ def make_runs(
     def enter(run: Wanted, found: Found) -> None:
         nonlocal done
         add_all(ledger, found)
+        if run.key not in keep:
+            remove_run(run.key, ledger.folder)  # not before it is entered: a run may take hours
         done += 1
         on_run(run, done, len(missing))
 
     if jobs == 1:
         for run in missing:
             try:
-                found = make_run(run, ledger.folder, listen=listen, keep=run.key in keep)
+                found = make_run(run, ledger.folder, listen=listen)
             except _FAILURES as error:
                 failed.append((run, error))
             else:
                 enter(run, found)
     else:
         with _ended_together():
-            for run, future in _made_apart(missing, ledger.folder, jobs, keep=keep):
+            for run, future in _made_apart(missing, ledger.folder, jobs):
                 problem = future.exception()
                 if isinstance(problem, InterruptedRunError):
                     raise problem
@@ -108,7 +110,7 @@ def missing_runs(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
 
 
 def _made_apart(
-    runs: Sequence[Wanted], folder: Path, jobs: int, *, keep: Collection[str]
+    runs: Sequence[Wanted], folder: Path, jobs: int
 ) -> Iterator[tuple[Wanted, "Future[Found]"]]:
     """Makes runs in processes of their own, and gives each when it is over.
 
@@ -122,7 +124,7 @@ def _made_apart(
     while left or busy:
         while left and idle:
             run, worker = left.pop(), idle.pop()
-            busy[worker.submit(_make, run, folder, run.key in keep)] = run, worker
+            busy[worker.submit(make_run, run, folder)] = run, worker
         over, _ = wait(busy, return_when=FIRST_COMPLETED)
         for future in over:
             run, worker = busy.pop(future)
@@ -175,10 +177,6 @@ def _ended_together() -> Iterator[None]:
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, before)
-
-
-def _make(run: Wanted, folder: Path, keep: bool) -> Found:
-    return make_run(run, folder, keep=keep)
 
 
 def _told(failed: Sequence[tuple[Wanted, BaseException]], of: int) -> str:

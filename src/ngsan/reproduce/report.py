@@ -127,7 +127,7 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
     return Report(
         table=table,
         split=split,
-        unit=task.unit,
+        unit=table.unit or task.unit,
         metrics=metrics,
         base=base,
         lines=tuple(lines),

@@ -19,7 +19,10 @@ from ngsan.train.progress import SettingsError
 from ngsan.train.run import train
 
 RUNS = "runs"
-"""Where runs have their folders, which are removed when they are finished."""
+"""Where runs have their folders, which are removed when they are in the ledger."""
+
+_REMOVED = ".removed"
+"""How the folder of a run is called that is being removed."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +161,13 @@ def make_run(
     folder: str | Path,
     *,
     listen: Callable[[LogEntry], None] = lambda entry: None,
-    keep: bool = False,
 ) -> list[tuple[Entry, dict[str, Written]]]:
     """Makes a run, or goes on with it, and measures it after each phase.
 
     Args:
         wanted: The run.
-        folder: Where tables are made; the run has a folder of its own in it meanwhile.
+        folder: Where tables are made; the run has a folder of its own in it, see `remove_run`.
         listen: Told what happens in training.
-        keep: Whether the run's folder stays.
 
     Returns:
         What belongs into the ledger, for each phase: the entry, and what was written by split.
@@ -176,14 +177,26 @@ def make_run(
         train(wanted.config, output, resume=output.exists(), listen=listen)
     except SettingsError:
         # It was begun with other bytes of the same data, or in another precision.
-        shutil.rmtree(output)
+        remove_run(wanted.key, folder)
         train(wanted.config, output, listen=listen)
     log = _read_log(output)
     done = [phase for phase in wanted.task.phases if (output / phase).is_dir()]
-    found = [_measured(wanted, output, phase, log) for phase in done]
-    if not keep:
-        shutil.rmtree(output)
-    return found
+    return [_measured(wanted, output, phase, log) for phase in done]
+
+
+def remove_run(key: str, folder: str | Path) -> None:
+    """Removes the folder of a run, if there is one, and what kills left of other removals.
+
+    It gets another name first: nobody takes a folder of which half is left for a run to go on with.
+    """
+    runs = Path(folder) / RUNS
+    if (runs / key).is_dir():
+        unseen = runs / f"{key}{_REMOVED}"
+        shutil.rmtree(unseen, ignore_errors=True)
+        (runs / key).rename(unseen)
+    for left in runs.glob(f"*{_REMOVED}"):
+        # Another process may be at it, too.
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def add_all(ledger: Ledger, found: Sequence[tuple[Entry, dict[str, Written]]]) -> None:

@@ -65,6 +65,9 @@ class Table:
     metrics: tuple[str, ...] = CAPTION_METRICS
     """What is shown."""
 
+    unit: str = ""
+    """What metrics are taken over, such as clips; empty for what the task takes them over."""
+
     def __post_init__(self) -> None:
         """Checks the labels and the metric."""
         labels = [row.label for row in self.rows]
@@ -211,6 +214,7 @@ TABLES: dict[str, Table] = {
             ),
             recipe=video_run,
             split="test",
+            unit="clips",
         ),
         Table(
             "translation",

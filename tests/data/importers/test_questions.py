@@ -88,7 +88,8 @@ def test_compressed_files(tmp_path):
         (lambda q, a: a["annotations"][0].update(answers=[]), "wrong answers"),
         (lambda q, a: a["annotations"][0].update(answers=[{"answer": 3}]), "wrong answers"),
         (lambda q, a: a["annotations"][0].update(answer_type=4), "wrong type"),
-        (lambda q, a: q["questions"][0].update(question=" "), "empty"),
+        (lambda q, a: q["questions"][0].update(question=" "), "empty question"),
+        (lambda q, a: q["questions"][0].update(question=3), "a question must be a string"),
         (lambda q, a: q["questions"][0].pop("image_id"), "missing key"),
         (lambda q, a: q["questions"][0].update(question_id=None), "wrong id"),
     ],
@@ -115,6 +116,8 @@ def test_files_that_are_neither(tmp_path):
     with pytest.raises(ValueError, match="does not tell a split"):
         read([unclear])
     assert read([unclear], split="val")[0][0].split == "val"
+    with pytest.raises(OSError, match="No such file"):
+        read([tmp_path / "nowhere.json"])
 
 
 def test_the_command(tmp_path, capsys):

@@ -53,9 +53,10 @@ def vqa_questions(
     """
     splits: dict[str, _Split] = {}
     for path in paths:
+        kind = _kind(path)  # first: of a file that is not there the name tells nothing
         own = split_of_file(path) if split is None else canonical_split(split)
         held = splits.setdefault(own, _Split())
-        if _kind(path) == "questions":
+        if kind == "questions":
             held.files.append(path)
         else:
             held.annotated = True
@@ -147,7 +148,7 @@ def _questions(
             continue
         seen[identity] = where
         known = held.answered.pop(identity, None)
-        text = caption_text(fields["question"], problems, where)
+        text = caption_text(fields["question"], problems, where, "question")
         if text is None:
             continue
         if known is None:
