@@ -10,6 +10,7 @@ from ngsan.config import CaptionerConfig
 from ngsan.decoding import Beam, Greedy
 from ngsan.models import build_captioner
 from ngsan.models.steps import CaptionerSteps
+from ngsan.nn.packing import Packing
 from ngsan.train.self_critical import set_dropout
 
 SMALL = dict(vocab_size=11, feature_dim=7, dim=16, heads=2, layers=2, dropout=0.1)
@@ -200,9 +201,9 @@ def test_padding_and_company_change_nothing(decoder):
         torch.testing.assert_close(found[image], alone[0])
     single = captioner(features, None, mask, words[:, 0])
     torch.testing.assert_close(single, found[:, 0])
-    chosen = torch.tensor([23, 0, 7])
-    some = captioner(features, None, mask, words, places=chosen)
-    torch.testing.assert_close(some, found.flatten(0, 2)[chosen])
+    real = torch.arange(4) < torch.tensor([[4, 1], [0, 2], [3, 4]]).unsqueeze(2)
+    some = captioner(features, None, mask, words, packing=Packing.of(real))
+    torch.testing.assert_close(some, found[real])
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

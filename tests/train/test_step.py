@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 
 from ngsan.models import build_captioner
-from ngsan.nn.losses import allowed_log_probs, real_places, word_cross_entropy
+from ngsan.nn.losses import allowed_log_probs, word_cross_entropy
 from ngsan.train.cross_entropy import CrossEntropyLoss
 from ngsan.train.step import (
     BETAS,
@@ -103,7 +103,7 @@ def test_foreign_memory_is_refused(captioner):
 
 @pytest.mark.parametrize("spare", [None, 0, 7])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_scoring_real_places_only_changes_nothing(batch, captioner, spare, smoothing):
+def test_packed_words_have_the_same_loss(batch, captioner, spare, smoothing):
     captioner.eval()
     real = int(batch.target_mask.sum())
     module = CrossEntropyLoss(
@@ -114,16 +114,6 @@ def test_scoring_real_places_only_changes_nothing(batch, captioner, spare, smoot
     wanted = word_cross_entropy(logits, batch.targets, batch.target_mask, label_smoothing=smoothing)
     assert count == real
     assert (total / count).item() == pytest.approx(wanted.item(), rel=1e-6)
-
-
-def test_real_places_by_hand():
-    mask = torch.tensor([[[True, True, False], [True, False, False]]])
-    places, real = real_places(mask)
-    assert places.tolist() == [0, 1, 3]
-    assert real.all()
-    places, real = real_places(mask, 5)
-    assert places.tolist() == [0, 1, 3, 0, 0]
-    assert real.tolist() == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

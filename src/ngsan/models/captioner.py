@@ -18,6 +18,7 @@ from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.geometry import AbsoluteGeometry, check_regions, relative_geometry
 from ngsan.nn.layers import DecoderLayer, EncoderLayer
 from ngsan.nn.masks import zero_padding
+from ngsan.nn.packing import Packing
 from ngsan.nn.positions import FramePositions, sinusoidal
 
 
@@ -167,18 +168,16 @@ class WordDecoder(Decoder):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
-        places: Tensor | None = None,
+        packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores the next words; see `Writer.decode`."""
         captions = by_caption(words, memory.shape[0])
-        x = self.embed_words(captions)  # (B, C, T, D)
+        x = self._embed_real(captions, packing)
         for layer in self.layers:
-            x = layer(x, memory, mask=mask, record=record)
-        if places is not None:
-            x = x.flatten(0, -2).index_select(0, places)
+            x = layer(x, memory, mask=mask, record=record, packing=packing)
         logits = self.logits(self.norm(x))
-        return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
+        return logits if words.ndim == 3 or packing is not None else logits.squeeze(1)
 
     def step(self, words: Tensor, cache: WordCache, ready: StepsReady) -> Tensor:
         """See `Decoder.step`."""
@@ -221,6 +220,15 @@ class WordDecoder(Decoder):
     def embed_words(self, words: Tensor) -> Tensor:
         """The vectors of words and their positions, with dropout: (..., T) to (..., T, D)."""
         return self._embed(words, self.positions(words.shape[-1]))
+
+    def _embed_real(self, words: Tensor, packing: Packing | None) -> Tensor:
+        """(B, C, T) to (B, C, T, D), or packed to (M, D)."""
+        if packing is None:
+            return self.embed_words(words)
+        chosen = words.flatten().index_select(0, packing.places)
+        longest = words.shape[-1]
+        positions = self.positions(longest).index_select(0, packing.places % longest)
+        return self._embed(chosen, positions)
 
     def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
         # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
@@ -269,11 +277,11 @@ class Captioner(Writer):
         mask: Tensor | None,
         words: Tensor,
         *,
-        places: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Encodes regions and scores each next word; arguments as in `encode` and `decode`.
 
         Returns:
-            (B, T, V), or (B, C, T, V) for words (B, C, T), or (M, V) for M places.
+            (B, T, V), or (B, C, T, V) for words (B, C, T), or (M, V) for M packed words.
         """
-        return self.decode(words, self.encode(features, boxes, mask), mask, places=places)
+        return self.decode(words, self.encode(features, boxes, mask), mask, packing=packing)

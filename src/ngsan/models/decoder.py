@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.packing import Packing
 
 
 class Ready(Protocol):
@@ -47,7 +48,7 @@ class Decoder(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
-        places: Tensor | None = None,
+        packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores the next words; see `Writer.decode`."""
@@ -117,7 +118,7 @@ class Writer(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
-        places: Tensor | None = None,
+        packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores each next word of captions, or of translations, whose words are given.
@@ -126,15 +127,16 @@ class Writer(nn.Module):
             words: (B, T) or, for C captions an image, (B, C, T): word ids, the boundary id first.
             memory: (B, N, D) the regions, or the source's words, from `encode`.
             mask: (B, N) as given to `encode`.
-            places: (M,) which of the B C T words to score, counted through, where not all are
-                wanted: the vocabulary is what costs most.
+            packing: Which of the words are real, where no others are wanted: work on the rest is
+                saved.
             record: A list that the maps of each layer's attention to the memory, (B, H, C T, N),
                 are appended to, or None.
 
         Returns:
-            (B, T, V) or (B, C, T, V), or (M, V): logits of the word that follows each.
+            (B, T, V) or (B, C, T, V), or (M, V) of packed words: logits of the word that follows
+            each.
         """
-        logits: Tensor = self.decoder(words, memory, mask, places=places, record=record)
+        logits: Tensor = self.decoder(words, memory, mask, packing=packing, record=record)
         return logits
 
 

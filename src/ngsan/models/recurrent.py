@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ngsan.models.decoder import Decoder, by_caption
 from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.packing import Packing
 from ngsan.nn.recurrent import Cell
 
 
@@ -77,7 +78,7 @@ class RecurrentDecoder(Decoder):
         memory: Tensor,
         mask: Tensor | None = None,
         *,
-        places: Tensor | None = None,
+        packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
         """Scores the next words; see `Writer.decode`.
@@ -92,10 +93,10 @@ class RecurrentDecoder(Decoder):
             )
         captions = by_caption(words, memory.shape[0])
         x = self._unroll(self._embed(captions), self.make_ready(memory, mask))  # (B, C, T, D)
-        if places is not None:
-            x = x.flatten(0, -2).index_select(0, places)
+        if packing is not None:
+            x = packing.pack(x)
         logits = self.logits(self.dropout(x))
-        return logits if words.ndim == 3 or places is not None else logits.squeeze(1)
+        return logits if words.ndim == 3 or packing is not None else logits.squeeze(1)
 
     # The compiler would unroll the loop and work on the same cell for every word; where steps are
     # captured as a graph nothing waits for Python anyhow.

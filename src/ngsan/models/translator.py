@@ -17,6 +17,7 @@ from ngsan.models.steps import MemorySteps
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import check_mask
+from ngsan.nn.packing import Packing
 
 
 class SentenceEncoder(nn.Module):
@@ -93,10 +94,10 @@ class Translator(Writer):
         return memory
 
     def forward(
-        self, source: Tensor, mask: Tensor | None, words: Tensor, *, places: Tensor | None = None
+        self, source: Tensor, mask: Tensor | None, words: Tensor, *, packing: Packing | None = None
     ) -> Tensor:
         """Encodes sentences and scores each next word; as in `encode` and `decode`."""
-        return self.decode(words, self.encode(source, mask), mask, places=places)
+        return self.decode(words, self.encode(source, mask), mask, packing=packing)
 
 
 class _Reader:

@@ -18,6 +18,7 @@ from ngsan.nn.cache import Remembered, WordCache, remember
 from ngsan.nn.geometry import GeometryBias
 from ngsan.nn.masks import check_mask, zero_padding
 from ngsan.nn.normalize import Norm
+from ngsan.nn.packing import Packing
 
 
 def refuse_in_decoder(*norms: Norm | None) -> None:
@@ -88,19 +89,23 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         geometry: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Attends from `x` to the memory, or to itself.
 
         Args:
-            x: (B, T, D) where the queries come from.
+            x: (B, T, D) where the queries come from, or (M, D) if they are packed.
             memory: (B, S, D) where keys and values come from; None for self-attention.
             mask: (B, S) boolean, True = a real key, or None.
             geometry: (B, N, N, F) of `relative_geometry`, for the score bias.
             record: A list that the attention's maps are appended to, or None.
+            packing: Which queries are real, if they are packed.
 
         Returns:
-            (B, T, D)
+            (B, T, D), or (M, D)
         """
+        if packing is not None:
+            return self._from_packed(x, packing, memory, mask, record)
         source = x if memory is None else memory
         check_mask(mask, source)
         # A weight of zero does not silence a value that is no number.
@@ -161,19 +166,54 @@ class MultiHeadAttention(nn.Module):
         cache.write(layer, key_value)
         return self._join(recall(self._split(query), *cache.words(layer), cache.view))
 
-    def _query(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _from_packed(
+        self,
+        x: Tensor,
+        packing: Packing,
+        memory: Tensor | None,
+        mask: Tensor | None,
+        record: list[AttentionMaps] | None,
+    ) -> Tensor:
+        """`forward` from packed words: only where words meet are they spread out."""
+        if self.score_bias is not None or (memory is None and not self.causal):
+            raise ValueError(
+                "packed words attend to a memory, or causally to themselves, without a bias: "
+                "otherwise they would see padding"
+            )
+        rows = packing.captions if memory is None else memory.shape[0]
+        query = self._query(x, None, packing, rows)
+        if memory is None:
+            key, value = self._key_value(x, None, packing, rows)
+        else:
+            check_mask(mask, memory)
+            key, value = self._key_value(zero_padding(memory, mask), mask)
+        values = self.attend(query, key, value, mask=mask, causal=self.causal)
+        if record is not None:
+            record.append(self.attend.maps(query, key, mask=mask, causal=self.causal))
+        return self._join(values, packing)
+
+    def _query(
+        self, x: Tensor, mask: Tensor | None, packing: Packing | None = None, rows: int = 0
+    ) -> Tensor:
         query = self.query(x)
+        if packing is not None:
+            query = packing.spread(query, rows)
         return self._split(query if self.query_norm is None else self.query_norm(query, mask))
 
-    def _key_value(self, source: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        key = self.key(source)
+    def _key_value(
+        self, source: Tensor, mask: Tensor | None, packing: Packing | None = None, rows: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        key, value = self.key(source), self.value(source)
+        if packing is not None:
+            key, value = packing.spread(key, rows), packing.spread(value, rows)
         if self.key_norm is not None:
             key = self.key_norm(key, mask)
-        return self._split(key), self._split(self.value(source))
+        return self._split(key), self._split(value)
 
-    def _join(self, values: Tensor) -> Tensor:
-        joined: Tensor = self.output(values.transpose(1, 2).flatten(2))
-        return joined
+    def _join(self, values: Tensor, packing: Packing | None = None) -> Tensor:
+        joined = values.transpose(1, 2).flatten(2)
+        output: Tensor = self.output(joined if packing is None else packing.pack(joined))
+        return output
 
     def _split(self, x: Tensor) -> Tensor:
         split = x.reshape(*x.shape[:2], self.heads, x.shape[2] // self.heads)

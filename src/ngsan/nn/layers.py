@@ -13,6 +13,7 @@ from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.attention import MultiHeadAttention, refuse_in_decoder
 from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.feedforward import FeedForward
+from ngsan.nn.packing import Packing
 
 NormPlace = Literal["post", "pre"]
 
@@ -114,26 +115,30 @@ class DecoderLayer(nn.Module):
         *,
         mask: Tensor | None = None,
         record: list[AttentionMaps] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Decodes the C captions of each image against its one encoding.
 
         Args:
-            x: (B, C, T, D) the captions' words.
+            x: (B, C, T, D) the captions' words, or (M, D) if they are packed.
             memory: (B, N, D) the encoded regions.
             mask: (B, N) boolean, True = a real region, or None.
             record: A list that the maps of the attention to the regions are appended to; their
                 query axis is (C T).
+            packing: Which words are real, if they are packed.
 
         Returns:
-            (B, C, T, D)
+            (B, C, T, D), or (M, D)
         """
         shape = x.shape
-        x = self.self_residual(x.flatten(0, 1), self.self_attention)  # (B C, T, D)
+        x = x if packing is not None else x.flatten(0, 1)  # (B C, T, D)
+        x = self.self_residual(x, lambda y: self.self_attention(y, packing=packing))
         # The captions of an image stand side by side as queries, so the keys and values of its
         # regions are computed once.
+        x = x if packing is not None else x.reshape(shape[0], shape[1] * shape[2], shape[-1])
         x = self.cross_residual(
-            x.reshape(shape[0], shape[1] * shape[2], shape[-1]),
-            lambda y: self.cross_attention(y, memory, mask=mask, record=record),
+            x,
+            lambda y: self.cross_attention(y, memory, mask=mask, record=record, packing=packing),
         )
         decoded: Tensor = self.feedforward_residual(x, self.feedforward)
         return decoded.view(shape)

@@ -1,7 +1,6 @@
 """Losses over words.
 
-Shapes: leading axes `...` (images, captions, words), `V` vocabulary, `B` images, `C` captions,
-`T` words, `M` places.
+Shapes: leading axes `...` (images, captions, words), `V` vocabulary.
 """
 
 import math
@@ -66,30 +65,6 @@ def allowed_log_probs(
     if forbidden is not None:
         scores = scores.index_fill(-1, forbidden, -math.inf)
     return scores.log_softmax(-1)
-
-
-def real_places(mask: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
-    """Where a mask is True, so that work can be saved on the rest.
-
-    Args:
-        mask: (B, C, T) boolean.
-        capacity: M, how many places to return at least as many as are True; with it, shapes do
-            not depend on values and the device is not waited for. None for just as many.
-
-    Returns:
-        places: (M,) positions in the flattened mask; 0 where there are no more.
-        real: (M,) boolean, True = such a place.
-    """
-    flat = mask.flatten()
-    if capacity is None:
-        places = flat.nonzero().squeeze(-1)
-        return places, torch.ones_like(places, dtype=torch.bool)
-    rank = flat.cumsum(0)
-    slots = torch.where(flat, rank - 1, capacity)  # what is not real goes to a spare place
-    places = torch.zeros(capacity + 1, dtype=torch.long, device=mask.device)
-    places.scatter_(0, slots, torch.arange(flat.numel(), device=mask.device))
-    real = torch.arange(capacity, device=mask.device) < rank[-1]
-    return torch.where(real, places[:-1], 0), real
 
 
 def _exact(logits: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `V` vocabular
 from torch import Tensor, nn
 
 from ngsan.models.captioner import Captioner
-from ngsan.nn.losses import real_places, word_cross_entropy_sum
+from ngsan.nn.losses import word_cross_entropy_sum
+from ngsan.nn.packing import Packing
 
 
 class CrossEntropyLoss(nn.Module):
@@ -41,9 +42,10 @@ class CrossEntropyLoss(nn.Module):
         Returns:
             The sum over the real targets, and their number.
         """
-        # Nearly half of the places in a batch of captions are padding.
-        places, real = real_places(target_mask, self.capacity)
-        logits = self.captioner(features, boxes, mask, words, places=places)  # (M, V)
-        chosen = targets.flatten().index_select(0, places)
-        total = word_cross_entropy_sum(logits, chosen, real, label_smoothing=self.label_smoothing)
-        return total, real.sum()
+        packing = Packing.of(target_mask, self.capacity)
+        logits = self.captioner(features, boxes, mask, words, packing=packing)  # (M, V)
+        chosen = targets.flatten().index_select(0, packing.places)
+        total = word_cross_entropy_sum(
+            logits, chosen, packing.real, label_smoothing=self.label_smoothing
+        )
+        return total, packing.real.sum()

@@ -16,7 +16,8 @@ from ngsan.config.translation import TranslationPhase
 from ngsan.data.parallel.batch import PairTable, TranslationBatch
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.models.translator import Translator
-from ngsan.nn.losses import real_places, word_cross_entropy_sum
+from ngsan.nn.losses import word_cross_entropy_sum
+from ngsan.nn.packing import Packing
 from ngsan.train.phases import CROSS_ENTROPY
 from ngsan.train.step import Inputs
 
@@ -70,12 +71,11 @@ class TranslationLoss(nn.Module):
         Returns:
             The sum over the real targets, and their number.
         """
-        # The vocabulary costs most, so padding does not meet it.
         capacity = None if self.capacities is None else self.capacities[words.shape[1]]
-        places, real = real_places(target_mask, capacity)
-        logits = self.translator(source, source_mask, words, places=places)  # (M, V)
-        chosen = targets.flatten().index_select(0, places)
-        return self.score(logits, chosen, real), real.sum()
+        packing = Packing.of(target_mask, capacity)
+        logits = self.translator(source, source_mask, words, packing=packing)  # (M, V)
+        chosen = targets.flatten().index_select(0, packing.places)
+        return self.score(logits, chosen, packing.real), packing.real.sum()
 
 
 class CrossEntropyOfPairs:

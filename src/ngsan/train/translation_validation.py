@@ -14,7 +14,8 @@ from ngsan.data.parallel.batches import TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.metrics.translation import plain_bleu
 from ngsan.models.translator import Translator
-from ngsan.nn.losses import real_places, word_cross_entropy_sum
+from ngsan.nn.losses import word_cross_entropy_sum
+from ngsan.nn.packing import Packing
 from ngsan.predict.translating import TextTranslator
 from ngsan.text.subwords import Subwords
 from ngsan.train.machine import StoppedError
@@ -104,10 +105,10 @@ class TranslationScores:
             self._look()
             chosen = np.where(share.indices < 0, -1, self._places[share.indices])
             batch = self._table.batch(chosen, share.width)
-            places, real = real_places(batch.target_mask)
-            logits = self._writer(batch.source, batch.source_mask, batch.words, places=places)
-            wanted = batch.targets.flatten().index_select(0, places)
-            sums[0] += word_cross_entropy_sum(logits, wanted, real)
-            sums[1] += len(places)
+            packing = Packing.of(batch.target_mask)
+            logits = self._writer(batch.source, batch.source_mask, batch.words, packing=packing)
+            wanted = batch.targets.flatten().index_select(0, packing.places)
+            sums[0] += word_cross_entropy_sum(logits, wanted, packing.real)
+            sums[1] += len(packing.places)
         total, count = sums.tolist()
         return total, count
