@@ -71,6 +71,12 @@ def test_gradients_are_those_of_indexing(spare):
     assert torch.equal(mine, its)
 
 
+def test_it_saves_much_where_much_is_padding():
+    assert packing(None).saves_much
+    assert packing(6).saves_much  # 22 of 30
+    assert not packing(7).saves_much
+
+
 @pytest.mark.parametrize("spare", SPARE)
 @pytest.mark.parametrize("changes", [{}, {"norm_place": "pre"}, {"decoder_norm": "layer"}])
 def test_a_captioner_learns_the_same(changes, spare):

@@ -173,9 +173,12 @@ class WordDecoder(Decoder):
     ) -> Tensor:
         """Scores the next words; see `Writer.decode`."""
         captions = by_caption(words, memory.shape[0])
-        x = self._embed_real(captions, packing)
+        early = packing if packing is not None and packing.saves_much else None
+        x = self._embed_real(captions, early)
         for layer in self.layers:
-            x = layer(x, memory, mask=mask, record=record, packing=packing)
+            x = layer(x, memory, mask=mask, record=record, packing=early)
+        if packing is not None and early is None:
+            x = packing.pack(x)
         logits = self.logits(self.norm(x))
         return logits if words.ndim == 3 or packing is not None else logits.squeeze(1)
 

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_MOST_REAL = 0.75
+"""Share of the places up to which real words are few enough for `Packing.saves_much`."""
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -59,6 +62,11 @@ class Packing:
     def captions(self) -> int:
         """How many captions there are, empty ones included."""
         return self.mask.shape[:-1].numel()
+
+    @property
+    def saves_much(self) -> bool:
+        """Whether it pays to spread words out for every attention; shapes alone decide."""
+        return len(self.places) <= _MOST_REAL * self.mask.numel()
 
     def pack(self, x: Tensor) -> Tensor:
         """(..., D) of P places to (M, D); what is in spare rows does not matter to any gradient."""
