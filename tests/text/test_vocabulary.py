@@ -128,7 +128,7 @@ def _changed(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "build it first"),
+        (lambda path: path.unlink(), "ngsan data captions"),
         (lambda path: path.write_bytes(path.read_bytes()[:-20]), "damaged"),
         (lambda path: path.write_bytes(b"\xff"), "damaged"),
         (lambda path: path.write_text("[]"), "no format version"),

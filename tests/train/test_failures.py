@@ -221,6 +221,13 @@ def test_where_a_run_cannot_be(tmp_path, capsys):
         assert "Traceback" not in said
 
 
+def test_regions_are_no_frames(tmp_path):
+    model = tiny_model(geometry="none", positions="sinusoidal")
+    data = DataConfig(folder=str(scene_folder(tmp_path / "scenes")))
+    with pytest.raises(ValueError, match=r"model\.positions.*frames of clips.*boxes"):
+        train(tiny_run(model=model, data=data), tmp_path / "run")
+
+
 def test_unknown_initial_model(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere is not a model"):
         train(often(initial=str(tmp_path / "nowhere")), tmp_path / "run")

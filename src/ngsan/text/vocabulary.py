@@ -248,7 +248,10 @@ class Vocabulary:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ValueError(f"{path}: there is no vocabulary; build it first") from None
+            raise ValueError(
+                f"{path}: there is no vocabulary: is this what ngsan data captions, or ngsan data "
+                "questions, has made?"
+            ) from None
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path}: not a vocabulary, or a damaged one: {error}") from error
         if not isinstance(content, dict) or "format" not in content:

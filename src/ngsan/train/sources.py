@@ -95,7 +95,16 @@ def _write_scenes(data: DataConfig, folder: Path) -> None:
 
 
 def fit_sizes(config: TrainConfig, dataset: CaptionDataset) -> TrainConfig:
-    """The run with the sizes of a model that learns from a dataset, whatever it says of them."""
+    """The run with the sizes of a model that learns from a dataset, whatever it says of them.
+
+    Raises:
+        ValueError: The model reads the frames of clips, and these are the regions of images.
+    """
+    if config.model.positions != "none" and dataset.store.has_boxes:
+        raise ValueError(
+            f"model.positions: {config.model.positions} is for the frames of clips, and "
+            f"{dataset.folder} has regions with boxes: give clips, or --model.positions none"
+        )
     model = dataclasses.replace(
         config.model,
         vocab_size=len(dataset.vocabulary),
