@@ -103,7 +103,7 @@ def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
     assert values <= {entry["metrics"]["val"]["accuracy"] for entry in of_mcan}
     assert {row["split"] for row in found} == {"val"}
     assert reproduce("vqa", questions, answered, "--split", "tset", *words) == 2
-    assert "was measured on 'tset'" in capsys.readouterr().err
+    assert "'tset' is not measured" in capsys.readouterr().err
 
 
 def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_path, answered):
