@@ -34,12 +34,12 @@ def test_places_by_hand():
 
 def test_nothing_real():
     none = torch.zeros(2, 3, dtype=torch.bool)
-    found = Packing.of(none, 4)
-    assert not found.real.any()
-    x = torch.randn(4, 2, requires_grad=True)
-    found.spread(x, 2).sum().backward()
-    assert not x.grad.any()
-    assert Packing.of(none).places.numel() == 0
+    for capacity, rows in ((4, 4), (None, 1)):
+        found = Packing.of(none, capacity)
+        assert found.real.tolist() == [False] * rows
+        x = torch.randn(rows, 2, requires_grad=True)
+        found.spread(x, 2).sum().backward()
+        assert not x.grad.any()
 
 
 @pytest.mark.parametrize("spare", SPARE)

@@ -306,15 +306,16 @@ def test_greedy_rewards_can_be_had_beside_the_mean_of_samples():
     assert torch.equal(both.advantages, plain.advantages)
 
 
+@pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("unknown", [False, True])
-def test_the_module_that_is_trained_has_the_same_loss(unknown):
+def test_the_module_that_is_trained_has_the_same_loss(unknown, static):
     """Also in training mode, once dropout is taken out."""
     world = scene_world()
     learner = world.learner(temperature=0.8, unknown=unknown)
     sampled = learner.prepare(world.batch, world.places, 0)
     expected = teacher_forced(world, learner, sampled)
     gradient = gradient_of(world, expected[0])
-    module = SelfCriticalLoss(world.captioner, learner)
+    module = SelfCriticalLoss(world.captioner, learner, static=static)
     assert set(module.state_dict()) == {f"captioner.{name}" for name in gradient}
     names = ("words", "targets", "target_mask", "advantages")
     inputs = {name: getattr(world.batch, name) for name in ("features", "boxes", "mask")}
@@ -325,6 +326,23 @@ def test_the_module_that_is_trained_has_the_same_loss(unknown):
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     assert_same_gradient(gradient_of(world, found[0]), gradient, 1e-9)
+
+
+def test_a_batch_without_references_teaches_nothing():
+    world = scene_world()
+    learner = world.learner()
+    sampled = learner.prepare(world.batch, world.places, 0)
+    total, count, entropy = SelfCriticalLoss(world.captioner, learner)(
+        world.batch.features,
+        world.batch.boxes,
+        world.batch.mask,
+        sampled.words,
+        sampled.targets,
+        torch.zeros_like(sampled.target_mask),
+        sampled.advantages,
+    )
+    assert (total.item(), count.item(), entropy.item()) == (0, 0, 0)
+    assert not any(gradient.any() for gradient in gradient_of(world, total).values())
 
 
 def test_half_precision_scores_are_summed_in_single_precision():

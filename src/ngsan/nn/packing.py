@@ -42,15 +42,14 @@ class Packing:
 
         Args:
             mask: (..., T) boolean, True = real: the first words of each caption, or none.
-            capacity: M, at least as many as are real; with it, shapes do not depend on values
-                and the device is not waited for. None for just as many.
+            capacity: M, at least as many as are real, and one; with it, shapes do not depend on
+                values and the device is not waited for. None for just as many.
         """
         flat = mask.flatten()
+        if capacity is None:
+            capacity = max(1, int(flat.sum()))
         rank = flat.cumsum(0)
         slots = torch.where(flat, rank - 1, 0)
-        if capacity is None:
-            places = flat.nonzero().squeeze(-1)
-            return cls(places, torch.ones_like(places, dtype=torch.bool), slots, mask)
         found = torch.zeros(capacity + 1, dtype=torch.long, device=mask.device)
         numbers = torch.arange(flat.numel(), device=mask.device)
         # What is not real goes to a spare place.

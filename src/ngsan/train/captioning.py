@@ -178,7 +178,7 @@ class CaptioningTask:
                 seed=config.seed,
             )
             described = _described(feed, captioner, writer)
-            return SelfCriticalPhase(captioner, chosen, described, shuffle, method)
+            return SelfCriticalPhase(captioner, chosen, described, shuffle, method, static=compiled)
 
         made: list[Callable[[], Phase]] = []
         if config.cross_entropy.epochs:

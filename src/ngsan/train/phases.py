@@ -141,6 +141,8 @@ class SelfCriticalPhase(ImagePhase):
         feed: Feed,
         shuffle: Shuffle,
         method: SelfCritical,
+        *,
+        static: bool,
     ) -> None:
         """Takes the parts.
 
@@ -150,9 +152,10 @@ class SelfCriticalPhase(ImagePhase):
             feed: What it learns from.
             shuffle: In what order.
             method: What samples and rewards.
+            static: See `SelfCriticalLoss`.
         """
         super().__init__(config, feed, shuffle)
-        self.module = SelfCriticalLoss(captioner, method)
+        self.module = SelfCriticalLoss(captioner, method, static=static)
         self._method = method
 
     def prepare(self, batch: tuple[CaptionBatch, Tensor], step: int) -> tuple[Inputs, Tensor]:

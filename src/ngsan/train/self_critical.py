@@ -25,6 +25,7 @@ from ngsan.models.captioner import Captioner
 from ngsan.models.steps import CaptionerSteps
 from ngsan.nn.attend import Attend
 from ngsan.nn.losses import allowed_log_probs
+from ngsan.nn.packing import Packing
 from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
 
 _SEEDS = 0x9E3779B97F4A7C15
@@ -164,7 +165,7 @@ class SelfCritical:
             logits,
             targets,
             target_mask,
-            advantages,
+            advantages.unsqueeze(-1),
             forbidden=self.forbidden,
             temperature=self.temperature,
         )
@@ -204,11 +205,20 @@ def self_critical_sums(
     forbidden: Tensor | None,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `SelfCritical.loss`; `forbidden` and `temperature` are those of sampling."""
+    """See `SelfCritical.loss`.
+
+    Args:
+        logits: (..., V).
+        targets: (...).
+        target_mask: (...) boolean.
+        advantages: Of the words, broadcastable to (...).
+        forbidden: Of sampling.
+        temperature: Of sampling.
+    """
     log_probs = allowed_log_probs(logits, forbidden=forbidden, temperature=temperature)
-    chosen = log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (B, S, T)
+    chosen = log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (...)
     # Where there is no word the chosen one may be forbidden, and zero times infinity is no number.
-    total = -(advantages.unsqueeze(-1) * chosen.masked_fill(~target_mask, 0.0)).sum()
+    total = -(advantages * chosen.masked_fill(~target_mask, 0.0)).sum()
     entropies = torch.special.entr(log_probs.detach().exp()).sum(-1)
     return total, target_mask.sum(), entropies.masked_fill(~target_mask, 0.0).sum()
 
@@ -216,10 +226,17 @@ def self_critical_sums(
 class SelfCriticalLoss(nn.Module):
     """The model that is trained, and its loss on sampled captions."""
 
-    def __init__(self, captioner: Captioner, rules: SelfCritical) -> None:
-        """Takes the model and what sampled the captions."""
+    def __init__(self, captioner: Captioner, rules: SelfCritical, *, static: bool = False) -> None:
+        """Takes the model and what sampled the captions.
+
+        Args:
+            captioner: The model.
+            rules: What sampled.
+            static: Whether shapes must not depend on how long the samples are. Padding, half of
+                the places, is then scored, too.
+        """
         super().__init__()
-        self.captioner = captioner
+        self.captioner, self.static = captioner, static
         self.temperature = rules.temperature
         self.register_buffer("forbidden", rules.forbidden, persistent=False)
 
@@ -234,8 +251,14 @@ class SelfCriticalLoss(nn.Module):
         advantages: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `SelfCritical.loss`."""
+        packing = None if self.static else Packing.of(target_mask)
+        logits = self.captioner(features, boxes, mask, words, packing=packing)
+        advantages = advantages.unsqueeze(-1)
+        if packing is not None:
+            advantages = advantages.expand(target_mask.shape).flatten()[packing.places]
+            targets, target_mask = targets.flatten()[packing.places], packing.real
         return self_critical_sums(
-            self.captioner(features, boxes, mask, words),
+            logits,
             targets,
             target_mask,
             advantages,

@@ -109,6 +109,6 @@ class TranslationScores:
             logits = self._writer(batch.source, batch.source_mask, batch.words, packing=packing)
             wanted = batch.targets.flatten().index_select(0, packing.places)
             sums[0] += word_cross_entropy_sum(logits, wanted, packing.real)
-            sums[1] += len(packing.places)
+            sums[1] += packing.real.sum()
         total, count = sums.tolist()
         return total, count
