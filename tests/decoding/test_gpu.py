@@ -86,6 +86,7 @@ def test_captions_are_those_of_the_cpu(name, count):
     "search",
     [
         lambda steps: Greedy(steps),
+        lambda steps: Beam(steps, beam=4, must_end=True),
         lambda steps: Sampling(steps, samples=3, top_k=5, top_p=0.9, temperature=0.5),
         lambda steps: Beam(
             steps,
@@ -110,6 +111,25 @@ def test_a_step_waits_for_nothing(search):
                 found.advance()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def test_what_must_end_ends_as_on_the_cpu():
+    here, there = make(), make().cuda()
+    images = regions(20, 0)
+    expected, found = (
+        Beam(
+            CaptionerSteps(model, *images),
+            beam=4,
+            best=4,
+            longest=4,
+            length_penalty=0.6,
+            must_end=True,
+        ).run()
+        for model in (here, there)
+    )
+    assert found.ended.all()
+    assert (found.words.cpu() == expected.words).all(-1).float().mean() >= 0.97
+    torch.testing.assert_close(found.scores.cpu(), expected.scores, rtol=0, atol=1e-3)
 
 
 def test_weights_that_changed_are_seen():
