@@ -194,13 +194,15 @@ def _write_table(table: Table, wanted: Any, ledger: Any, console: Console, split
     heads = header(report)
     dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
     kept = [number for number, head in enumerate(heads) if head not in dispensable]
+    lines = rows(report)
+    longest = max(len(cells[0]) for cells in lines)
     for number in kept:
         # Where there is little room, labels take two lines: numbers cannot be cut.
         if number:
             shown.add_column(heads[number], justify="right", no_wrap=True)
         else:
-            shown.add_column(heads[number], min_width=_LABEL)
-    for cells in rows(report):
+            shown.add_column(heads[number], min_width=min(_LABEL, longest))
+    for cells in lines:
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
     base = Path(ledger.folder) / (f"{table.name}-{split}" if split else table.name)
