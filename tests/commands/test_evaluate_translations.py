@@ -77,6 +77,7 @@ def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
     ("more", "told"),
     [
         (["--split", "test"], "test"),
+        (["--split", "train"], "'train' are not kept"),
         (["--split", "val", "--metrics", "CIDEr"], "--metrics is for captioners"),
         (["--split", "val", "--batch_size", "0"], "batch_size: 0 must be at least 1"),
     ],
@@ -85,3 +86,4 @@ def test_what_cannot_be_done_is_said(folder, model, tmp_path, capsys, more, told
     line = ["evaluate", str(model), "--data", str(folder), "--to", str(tmp_path / "o.txt"), *more]
     assert main(line) == 2
     assert told in capsys.readouterr().err
+    assert not (tmp_path / "o.txt").exists()

@@ -37,7 +37,7 @@ def evaluate_translations(
         json_file: Where to write the scores, too, if anywhere.
 
     Raises:
-        ValueError: There is no such split.
+        ValueError: There is no such split, or its texts are not kept.
     """
     from ngsan.predict.translating import open_translator
 
@@ -46,6 +46,7 @@ def evaluate_translations(
     words = WORDS if batch_size is None else batch_size
     if words < 1:
         raise ValueError(f"batch_size: {words} must be at least 1")
+    references = texts.texts("target")
     if texts.subwords().signature == translator.subwords.signature:
         sentences = [texts.sentence("source", place) for place in range(len(texts))]
     else:  # texts that were cut into pieces of their own, such as another test set
@@ -57,7 +58,6 @@ def evaluate_translations(
     Path(to).parent.mkdir(parents=True, exist_ok=True)
     write_text(to, "".join(f"{text}\n" for text in written))
     console.print(f"{len(written):,} translations are in {to}", highlight=False, markup=False)
-    references = texts.texts("target")
     scores = [plain_bleu(written, references)]
     lacks = compound_bleu_lacks(texts.language)
     if not lacks:
