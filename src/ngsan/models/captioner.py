@@ -116,7 +116,7 @@ class StepsReady(NamedTuple):
     memory: list[Remembered]
     """The regions' keys and values in every layer."""
 
-    packed: list[tuple[Tensor, Tensor]]
+    joined: list[tuple[Tensor, Tensor]]
     """The self-attention's projections in every layer."""
 
     def take(self, other: "StepsReady") -> None:
@@ -126,8 +126,8 @@ class StepsReady(NamedTuple):
             mine.value.copy_(its.value)
             if mine.view is not None and its.view is not None:
                 mine.view.copy_(its.view)
-        for mine_packed, its_packed in zip(self.packed, other.packed, strict=True):
-            for buffer, values in zip(mine_packed, its_packed, strict=True):
+        for mine_joined, its_joined in zip(self.joined, other.joined, strict=True):
+            for buffer, values in zip(mine_joined, its_joined, strict=True):
                 buffer.copy_(values)
 
 
@@ -188,7 +188,7 @@ class WordDecoder(Decoder):
         cache.begin_word()
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, cache, index, ready.packed[index], ready.memory[index])
+            x = layer.step(x, cache, index, ready.joined[index], ready.memory[index])
         cache.end_word()
         return self.exact_logits(self.norm(x))
 
@@ -197,7 +197,7 @@ class WordDecoder(Decoder):
         layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
         return StepsReady(
             memory=[layer.cross_attention.remember(memory, mask) for layer in layers],
-            packed=[layer.self_attention.pack() for layer in layers],
+            joined=[layer.self_attention.join_projections() for layer in layers],
         )
 
     def make_cache(self, ready: StepsReady, width: int, longest: int) -> WordCache:

@@ -134,7 +134,7 @@ class MultiHeadAttention(nn.Module):
         """Attends from `x`, (B, T, D), to what `remember` returned; (B, T, D)."""
         return self._join(recall(self._query(x, None), *memory))
 
-    def pack(self) -> tuple[Tensor, Tensor]:
+    def join_projections(self) -> tuple[Tensor, Tensor]:
         """The three projections as one, (3 D, D) and (3 D), for `step`; keys carry the scale."""
         scale = math.sqrt(self.heads / self.key.out_features)
         parts = (self.query, self.key, self.value)
@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         return torch.cat(weight), torch.cat(bias)
 
     def step(
-        self, x: Tensor, cache: WordCache, layer: int, packed: tuple[Tensor, Tensor]
+        self, x: Tensor, cache: WordCache, layer: int, joined: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Attends from one new word of each caption to the words before it and to itself.
 
@@ -152,14 +152,14 @@ class MultiHeadAttention(nn.Module):
             x: (B, W, D) the word at the cache's position of each of W captions.
             cache: The words before; takes in the new one.
             layer: Which of the cache's layers this is.
-            packed: Of `pack`.
+            joined: Of `join_projections`.
 
         Returns:
             (B, W, D)
         """
         if self.key_norm is not None:
             raise ValueError("attention with a norm of its keys cannot go word by word")
-        projected = F.linear(x, *packed)
+        projected = F.linear(x, *joined)
         query, key_value = projected[..., : x.shape[-1]], projected[..., x.shape[-1] :]
         if self.query_norm is not None:
             query = self.query_norm(query, None)

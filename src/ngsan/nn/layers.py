@@ -148,7 +148,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         cache: WordCache,
         layer: int,
-        packed: tuple[Tensor, Tensor],
+        joined: tuple[Tensor, Tensor],
         memory: Remembered,
     ) -> Tensor:
         """Decodes one more word of each caption; the result is that of `forward` at this word.
@@ -157,13 +157,13 @@ class DecoderLayer(nn.Module):
             x: (B, W, D) the word at the cache's position.
             cache: The words before.
             layer: Which of the cache's layers this is.
-            packed: Of `self_attention.pack`.
+            joined: Of `self_attention.join_projections`.
             memory: The regions, of `cross_attention.remember`.
 
         Returns:
             (B, W, D)
         """
-        x = self.self_residual(x, lambda y: self.self_attention.step(y, cache, layer, packed))
+        x = self.self_residual(x, lambda y: self.self_attention.step(y, cache, layer, joined))
         x = self.cross_residual(x, lambda y: self.cross_attention.recall(y, memory))
         decoded: Tensor = self.feedforward_residual(x, self.feedforward)
         return decoded
