@@ -24,8 +24,10 @@ def test_a_documented_table_is_that_of_its_ledger(path, tmp_path):
     name = path.stem.removesuffix("-val")
     split = ["--split", "val"] if path.stem != name else []
     assert name in TABLES
+    config = path.parent / "config.yaml"
+    changed = ["--config", str(config)] if config.exists() else []
     shutil.copy(path.parent / LEDGER, tmp_path)
-    assert main(["reproduce", name, "--report", "--to", str(tmp_path), *split]) == 0
+    assert main(["reproduce", name, *changed, "--report", "--to", str(tmp_path), *split]) == 0
     assert (tmp_path / path.name).read_text() == path.read_text()
     again = tmp_path / path.with_suffix(".md").name
     assert rows_of(again) == rows_of(path.with_suffix(".md"))
