@@ -40,7 +40,7 @@ ALLOWED = {
     "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},
-    "plots": set(),
+    "plots": {"durable"},
     "serve": {"", "config", "data", "examples", "explain", "export", "light", "studio", "vision"},
     "probe": {"models", "data", "text"},
     "studio": {"config", "data", "light"},

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
-from ngsan.durable import write_bytes
+from ngsan.durable import write_output
 
 if TYPE_CHECKING:
     from ngsan.predict.answers import Answers
@@ -134,7 +134,7 @@ def _draw(image: str, given: "Answers", path: Path) -> None:
     pixels = np.asarray(photo) * share[..., None]
     content = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(content, "PNG")
-    write_bytes(path, content.getvalue())
+    write_output(path, content.getvalue())
 
 
 def _pixel(place: float, size: int) -> int:

@@ -18,6 +18,7 @@ from ngsan.commands.data_questions import TEXT as QUESTIONS_TEXT
 from ngsan.commands.data_questions import questions_command
 from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
+from ngsan.durable import write_output
 
 Command = Callable[[list[str], str], None]
 
@@ -45,7 +46,7 @@ def inspect_command(arguments: list[str], prog: str) -> None:
     if options.verify and facts["regions"] is not None:
         console.print("verified: every checksum of the features is right")
     if options.json:
-        Path(options.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_output(options.json, json.dumps(facts, indent=2) + "\n")
     page = Path(options.html) if options.html else Path(options.folder) / "inspect.html"
     write_gallery(
         options.folder,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ngsan.data.question_set import QuestionSet
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 from ngsan.metrics.vqa import VqaScores, score_answers
 from ngsan.models.saved_answerer import SavedAnswerer, load_answerer
 from ngsan.predict import best_device
@@ -68,7 +68,7 @@ def evaluate_answers(
     )
     Path(to).parent.mkdir(parents=True, exist_ok=True)
     rows = [{"question_id": _number(name), "answer": text} for name, text in given.items()]
-    write_text(to, json.dumps(rows, ensure_ascii=False) + "\n")
+    write_output(to, json.dumps(rows, ensure_ascii=False) + "\n")
     console.print(f"{len(given):,} answers are in {to}", highlight=False, markup=False)
     known = {question.id: question for question in asked.questions}
     silent = sum(not question.answers for question in asked.questions)
@@ -78,7 +78,7 @@ def evaluate_answers(
     scores = score_answers(given, known)
     _print(console, scores)
     if json_file is not None:
-        write_text(json_file, json.dumps(_values(scores), indent=2) + "\n")
+        write_output(json_file, json.dumps(_values(scores), indent=2) + "\n")
 
 
 def _check_regions(saved: SavedAnswerer, asked: QuestionSet) -> None:

@@ -15,7 +15,7 @@ from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
 from ngsan.config.translation import TranslatingConfig
 from ngsan.data.parallel.lines import lines_of, read_lines
-from ngsan.durable import replacing
+from ngsan.durable import replacing_output
 
 if TYPE_CHECKING:
     from ngsan.predict.translating import TextTranslator, Translation
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> None:
     with ExitStack() as stack:
         out: IO[str] = sys.stdout
         if options.output is not None:
-            partial = stack.enter_context(replacing(options.output))
+            partial = stack.enter_context(replacing_output(options.output))
             out = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
         size = 1 if options.input is None and sys.stdin.isatty() else _CHUNK
         lines, count, failed = _given(options.input), 0, 0
