@@ -36,7 +36,7 @@ ALLOWED = {
         "vision",
     },
     "predict": {"light", "models", "nn", "decoding", "config", "text", "vision"},
-    "evaluate": {"light", "predict", "data", "metrics", "config", "text"},
+    "evaluate": {"light", "models", "predict", "data", "metrics", "config", "text"},
     "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},

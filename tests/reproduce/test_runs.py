@@ -22,6 +22,7 @@ from ngsan.config import (
     TrainConfig,
     reproduction_run,
 )
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
 from ngsan.data.synthetic import scene_vocabulary
@@ -31,7 +32,7 @@ from ngsan.reproduce.ledger import LEDGER, Ledger, Written
 from ngsan.reproduce.making import make_runs, missing_runs
 from ngsan.reproduce.report import build_report, to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
-from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL, TABLES, Row, Table
+from ngsan.reproduce.tables import TABLES, Row, Table
 
 
 class KilledError(BaseException):

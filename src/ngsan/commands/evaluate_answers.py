@@ -40,9 +40,7 @@ def evaluate_answers(
         ValueError: The model has learned from other regions than those of the dataset, or the
             dataset lacks something.
     """
-    import numpy as np
-
-    from ngsan.train.answer_validation import best_answers
+    from ngsan.evaluate import best_answers
 
     saved, console = load_answerer(model), Console()
     sees = saved.config.regions != "none"
@@ -57,13 +55,9 @@ def evaluate_answers(
     )
     if sees:
         _check_regions(saved, asked)
-    place = best_device(device)
     given = best_answers(
-        saved.answerer.to(place).eval(),
+        saved.answerer.to(best_device(device)),
         asked,
-        asked,
-        np.arange(len(asked)),
-        place,
         batch_size=512 if batch_size is None else batch_size,
     )
     Path(to).parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ngsan.config import TrainConfig
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.captions import read_captions
 from ngsan.data.dataset import CaptionDataset
 from ngsan.evaluate import caption_images, score_results
@@ -19,7 +20,6 @@ from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor, best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
-from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.reproduce.task import Fitted, Measured
 from ngsan.train.sources import fit_sizes
 

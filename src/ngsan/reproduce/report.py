@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ngsan.config.phases import ANSWERING
 from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
-from ngsan.reproduce.tables import ANSWERING, Table
+from ngsan.reproduce.tables import Table
 from ngsan.reproduce.task import TableTask
 
 

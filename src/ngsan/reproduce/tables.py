@@ -6,11 +6,8 @@ from typing import Any
 
 from ngsan.config import MODELS, PLUS_ONE, reproduction_run, video_run
 from ngsan.config.answering import ANSWERERS, AnswerRun
+from ngsan.config.phases import ANSWERING, CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.config.translation import TRANSLATORS, multi30k_run
-
-CROSS_ENTROPY = "cross-entropy"
-SELF_CRITICAL = "self-critical"
-ANSWERING = "answering"
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 """What a table shows unless it says otherwise."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.config.translation import TranslationRun
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
 from ngsan.metrics.bootstrap import Floats
@@ -17,7 +18,6 @@ from ngsan.metrics.translation import (
 )
 from ngsan.predict.translating import open_translator
 from ngsan.reproduce.ledger import Written
-from ngsan.reproduce.tables import CROSS_ENTROPY
 from ngsan.reproduce.task import Fitted, Measured
 
 

@@ -20,17 +20,18 @@ from ngsan.config.answering import (
     AnswererConfig,
     AnswerRun,
 )
+from ngsan.config.phases import ANSWERING
 from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import ANSWERS
-from ngsan.data.resident_questions import ResidentQuestions
+from ngsan.data.resident_questions import HeldQuestions, ResidentQuestions
 from ngsan.data.synthetic.asking import write_question_scenes
 from ngsan.data.word_vectors import read_vectors
 from ngsan.models.answerer import Answerer
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.saved_answerer import read_answerer, save_answerer
 from ngsan.nn.geometry import check_boxes
-from ngsan.train.answer_validation import AnswerValidation, Held
-from ngsan.train.answering_phase import ANSWERING, AnsweringPhase
+from ngsan.train.answer_validation import AnswerValidation
+from ngsan.train.answering_phase import AnsweringPhase
 from ngsan.train.log import Entry
 from ngsan.train.machine import is_compiled
 from ngsan.train.phases import Shuffle
@@ -221,7 +222,7 @@ def _fitted(model: AnswererConfig, data: QuestionSet) -> AnswererConfig:
 
 def _hold(
     data: QuestionSet, device: torch.device, where: Literal["auto", "device", "host"]
-) -> Held:
+) -> HeldQuestions:
     """The questions where batches are cut from: the device's memory, or the mapped store."""
     if where == "auto":
         fits = device.type == "cuda" and (
