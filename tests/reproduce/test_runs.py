@@ -224,7 +224,9 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["layers", "--data", "nowhere"], "data.folder: there is no folder nowhere"),
         (["layers", "--data=DATA", "--split", "dev"], "split: 'dev' is not measured"),
         (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
-        (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
+        (["layers", "vqa", "--data", "DATA"], "have data and recipes of their own"),
+        (["curve", "video", "--data", "DATA"], "curve, video are not all about the same"),
+        (["examples", "--rows", "SAN", "--data", "DATA"], "examples needs all of its runs"),
         (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
     ],
 )

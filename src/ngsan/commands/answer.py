@@ -145,16 +145,35 @@ def _parser() -> Parser:
     parser = Parser(prog="ngsan answer", description=DESCRIPTION)
     parser.add_argument("image", metavar="IMAGE", type=str, help="the photograph")
     parser.add_argument(
-        "questions", metavar="QUESTION", type=str, nargs="+", help='such as "how many dogs?"'
+        "questions",
+        metavar="QUESTION",
+        type=str,
+        nargs="+",
+        help='such as "how many dogs?"; several are answered one after the other',
     )
     options: Sequence[tuple[str, Any, Any, str]] = (
         ("model", str | None, None, "the model's folder; without it, the model that ships"),
-        ("photo-model", str | None, None, "the captioner whose backbone made the model's regions"),
+        (
+            "photo-model",
+            str | None,
+            None,
+            "the captioner whose backbone made the regions that the model has learned from; "
+            "without it, the one that ships",
+        ),
         ("device", str, "cpu", "where it runs, such as cuda; auto for a GPU if there is one"),
-        ("count", int, 5, "answers to print"),
-        ("picture", str | None, None, "write a PNG that shows where the model looked"),
+        ("count", int, 5, "answers to each question"),
+        (
+            "picture",
+            str | None,
+            None,
+            "write a PNG that shows where the model looked, for one question",
+        ),
     )
     for name, kind, default, text in options:
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: the answers, and the weights of all words and regions",
+    )
     return parser

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Translates text, a sentence a line, from standard input or a file, to standard
 output or a file; line k of the output is the translation of line k of the input. A line that
-cannot be translated is reported, an empty one stands in its place, and the exit status is then 1.
+cannot be translated is reported, an empty one, or with --json an object with its error, stands in
+its place, and the exit status is then 1.
 The model that ships turns short English descriptions of pictures into German."""
 
 _CHUNK = 2000
@@ -35,23 +36,34 @@ def make_parser() -> Parser:
     parser = Parser(prog="ngsan translate", description=DESCRIPTION)
     parser.add_argument(
         "model",
+        metavar="MODEL",
         type=str | None,
         nargs="?",
         help="the folder of a translator; without it, the model that ships",
     )
     parser.add_argument(
-        "--input", type=str | None, help="a file to translate, plain or .gz (default: stdin)"
+        "--input",
+        type=str | None,
+        help="a file to translate, plain or .gz; without it, standard input",
     )
-    parser.add_argument("--output", type=str | None, help="a file to write (default: stdout)")
-    parser.add_argument("--beam", type=int, default=usual.beam, help="translations followed")
+    parser.add_argument(
+        "--output", type=str | None, help="a file to write; without it, standard output"
+    )
+    parser.add_argument(
+        "--beam", type=int, default=usual.beam, help="translations of a line that are followed"
+    )
     parser.add_argument(
         "--length-penalty",
         type=float,
         default=usual.length_penalty,
-        help="scores are log-probabilities divided by the length to this power",
+        help="scores are log-probabilities divided by the length to this power: more of it favours "
+        "longer translations",
     )
     parser.add_argument(
-        "--best", type=int, default=1, help="translations of each line; needs --json if above 1"
+        "--best",
+        type=int,
+        default=1,
+        help="translations of each line, at most --beam; needs --json if above 1",
     )
     parser.add_argument(
         "--json",
@@ -59,9 +71,14 @@ def make_parser() -> Parser:
         help="write a JSON object a line: the source, and its translations with their scores",
     )
     parser.add_argument(
-        "--words", type=int, default=4000, help="word pieces that are looked at together"
+        "--words",
+        type=int,
+        default=4000,
+        help="word pieces, padding included, that are translated together: fewer need less memory",
     )
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1")
+    parser.add_argument(
+        "--device", type=str, default="auto", help="where it runs: cpu, cuda, cuda:1, or auto"
+    )
     parser.add_argument(
         "--precision",
         type=Literal["float32", "bfloat16", "float16"],

@@ -18,7 +18,7 @@ from ngsan.models.saved_answerer import load_answerer
 from ngsan.predict import best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
-from ngsan.reproduce.task import Fitted, Measured
+from ngsan.reproduce.task import Fitted, Measured, measured_splits
 from ngsan.text.answers import graded_answers
 
 
@@ -65,7 +65,9 @@ class Answering:
         saved = load_answerer(folder)
         model = saved.answerer.to(best_device(config.machine.device))
         found = {}
-        for split in _splits(config):
+        data = read_questions(config.data.folder)
+        answered = {question.split for question in data if question.answers}
+        for split in measured_splits(config.data.validation, answered):
             questions = QuestionSet(
                 config.data.folder,
                 split,
@@ -151,9 +153,3 @@ def _features(config: AnswerRun) -> FeatureStore | None:
     splits = (data.train, data.validation)
     asked = {question.image for question in read_questions(data.folder) if question.split in splits}
     return store if data.skip_missing or all(image in store for image in asked) else None
-
-
-def _splits(config: AnswerRun) -> list[str]:
-    known = {question.split for question in read_questions(config.data.folder) if question.answers}
-    more = ["test"] if "test" in known and config.data.validation != "test" else []
-    return [config.data.validation, *more]

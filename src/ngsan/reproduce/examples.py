@@ -46,6 +46,8 @@ class Example:
     """An image of which two models tell different relations."""
 
     image: str
+    """Its id."""
+
     captions: Mapping[str, str]
     """By model."""
 
