@@ -275,11 +275,15 @@ def test_examples_are_images_with_other_relations():
     }
     found = choose_examples(written)
     assert [example.image for example in found] == ["1", "3"]
-    page = examples_page(found, {"1": ["a dog & a bed"]}, None, compared=3)
+    models = ["SAN", "G-SAN"]
+    page = examples_page(found, {"1": ["a dog & a bed"]}, None, models=models, compared=3)
     assert "<b>under</b>" in page
     assert "a cup <b>by</b> a &lt;b&gt;" in page
     assert "a dog &amp; a bed" in page
     assert "http" not in page.replace("http-equiv", "")
+    empty = examples_page([], {}, None, models=models, compared=3)
+    assert "<h1>Captions of SAN and G-SAN</h1>" in empty
+    assert "0 of 3 images" in empty
 
 
 def test_of_many_examples_half_are_won_by_either():

@@ -108,10 +108,14 @@ def write_examples(
         data.folder, split, longest=data.longest, skip_missing=data.skip_missing
     )
     references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
-    examples = choose_examples({run.label: ledger.written(run.key, split) for run in wanted})
+    written = {run.label: ledger.written(run.key, split) for run in wanted}
+    examples = choose_examples(written)
     photographs = None if pictures is None else PictureStore(pictures)
     path = ledger.folder / f"{EXAMPLES.name}.html"
-    write_text(path, examples_page(examples, references, photographs, compared=len(dataset)))
+    page = examples_page(
+        examples, references, photographs, models=list(written), compared=len(dataset)
+    )
+    write_text(path, page)
     console.print(f"{len(examples)} images are in {path}", highlight=False)
 
 
