@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> None:
     answerer = QuestionAnswerer.load(
         options.model, photo_model=options.photo_model, device=options.device
     )
+    if options.picture and answerer.config.regions == "none":
+        raise ValueError("--picture: this model answers from the question alone")
     given = [
         answerer.answer(options.image, asked, count=options.count) for asked in options.questions
     ]
@@ -122,8 +124,8 @@ def _draw(image: str, given: "Answers", path: Path) -> None:
 
     from ngsan.vision.images import open_image
 
-    if given.regions is None or given.boxes is None:
-        raise ValueError("--picture: this model answers from the question alone")
+    assert given.regions is not None
+    assert given.boxes is not None
     photo = open_image(image)
     light = np.zeros((photo.height, photo.width))
     for weight, (x, y, w, h) in zip(given.regions, given.boxes, strict=True):

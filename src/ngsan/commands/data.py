@@ -29,7 +29,7 @@ def inspect_command(arguments: list[str], prog: str) -> None:
     parser.add_argument("folder", type=str, help="the dataset folder")
     parser.add_argument("--json", type=str | None, help="also write the numbers to this file")
     parser.add_argument(
-        "--html", type=str | None, help="the page to write (default: inspect.html in the folder)"
+        "--html", type=str | None, help="the page to write; without it, inspect.html in the folder"
     )
     parser.add_argument("--images", type=str | None, help="folder of the pictures, for the page")
     parser.add_argument("--count", type=int, default=24, help="images to show on the page")

@@ -98,7 +98,9 @@ class AnsweringTask:
         config, fabric, device = self.config, self._fabric, self._fabric.device
         writer = copy.deepcopy(model).eval().requires_grad_(False)
         compiled, where = is_compiled(config.machine, device), config.machine.data
-        learned, validated = (_hold(data, device, where) for data in self._datasets)
+        learned, validated = (
+            _hold(data, device, where) for data in (self._learned, self._validated)
+        )
         shuffle = Shuffle(config.seed, fabric.global_rank, fabric.world_size)
 
         def answering() -> Phase:
@@ -110,10 +112,6 @@ class AnsweringTask:
         batch = config.validation.batch_size
         validate = AnswerValidation(writer, self._validated, validated, fabric, stop, batch)
         return Lesson(writer=writer, phases=[answering], validate=validate)
-
-    @property
-    def _datasets(self) -> tuple[QuestionSet, QuestionSet]:
-        return self._learned, self._validated
 
     def save(
         self,
