@@ -227,13 +227,22 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["layers", "vqa", "--data", "DATA"], "have data and recipes of their own"),
         (["curve", "video", "--data", "DATA"], "curve, video are not all about the same"),
         (["examples", "--rows", "SAN", "--data", "DATA"], "examples needs all of its runs"),
-        (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
+        (["examples", "--data", "DATA", "--report"], ": SAN, G-SAN; without --report"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
     words = [word.replace("DATA", str(data)) for word in words]
     assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_help_says_what_the_command_means_by_a_key(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "norms", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--data DIR the dataset folder: short for --data.folder" in said
+    assert "--seed SEED not looked at: see --seeds" in said
+    assert "those of norms are 'none (SAN)', 'layer norm'" in said
 
 
 def test_every_table_can_be_built(data):

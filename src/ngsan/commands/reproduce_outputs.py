@@ -123,6 +123,6 @@ def _check_finished(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> N
     lost = [run.label for run in wanted if run.key not in ledger]
     if lost:
         raise ValueError(
-            f"{table.name}: of its runs {', '.join(lost)} is not finished in {ledger.folder}; "
-            "without --report it is made"
+            f"{table.name} needs runs that are not finished in {ledger.folder}: "
+            f"{', '.join(lost)}; without --report they are made"
         )
