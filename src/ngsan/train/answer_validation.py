@@ -1,4 +1,4 @@
-"""How good a model answers, on a split that it does not learn from."""
+"""How well a model answers, on a split that it does not learn from."""
 
 import time
 from threading import Event
