@@ -1,5 +1,6 @@
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,52 @@ def test_folders_are_made_and_flushed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     durable.make_folder("c/d")
     assert (tmp_path / "c" / "d").is_dir()
+
+
+@pytest.mark.parametrize("content", ["ß\r\n", b"\x00\xff"])
+def test_an_output_is_what_a_link_leads_to_and_the_link_stays(tmp_path, content):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_text("old")
+    (tmp_path / "link").symlink_to("real/file")
+    durable.write_output(tmp_path / "link", content)
+    written = content.encode() if isinstance(content, str) else content
+    assert (tmp_path / "real" / "file").read_bytes() == written
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path) == ["link", "real"]
+    assert names(tmp_path / "real") == ["file"]
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        durable.write_output(pipe, "text")
+        with durable.replacing_output(pipe) as place:
+            place.write_text(", and more")
+        assert os.read(reader, 100) == b"text, and more"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert names(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "/proc/self/fd/1"])
+def test_a_device_is_no_file_to_replace(tmp_path, name):
+    assert durable.is_stream(name)
+    (tmp_path / "link").symlink_to(name)
+    assert durable.is_stream(tmp_path / "link")
+    assert not durable.is_stream(tmp_path / "new")
+    assert not durable.is_stream(__file__)
+
+
+def test_an_output_that_cannot_be_written_is_named_and_the_old_one_is_left(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        durable.write_output(tmp_path / "nowhere" / "file", "text")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "file")
+    durable.write_text(tmp_path / "file", "old")
+    with suppress(ZeroDivisionError), durable.replacing_output(tmp_path / "file") as place:
+        place.write_text("half")
+        raise ZeroDivisionError
+    assert (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path) == ["file"]

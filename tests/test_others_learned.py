@@ -1,4 +1,17 @@
-"""Up-Down and AoA learn from the built-in scenes what they can: which things are there."""
+"""Up-Down and AoA learn from the built-in scenes what they can: which things are there.
+
+The control weighs all regions alike, as a cell does whose attention is broken: from the mean of two
+things it cannot tell well which colour belongs to which shape. Over the seeds 0 to 9 both things of
+an unseen scene were named in, of 200,
+
+| | with attention | with equal weights |
+|---|---|---|
+| Up-Down | 182 to 200 | 86 to 109 |
+| AoA | 196 to 200 | 62 to 96 |
+
+and by either in at most one if the regions were those of another scene. The thresholds lie in the
+gap, a fair way from its ends: other machines round otherwise, which is as good as another seed.
+"""
 
 import dataclasses
 
@@ -17,14 +30,26 @@ LEARNED = scenes_to_batch(list(sample_scenes(4000, fewest=2, most=2, seed=0)), V
 UNSEEN = list(sample_scenes(200, fewest=2, most=2, seed=101))
 
 
+def weigh_alike(cell):
+    """Puts the mean of an image's regions, here always real, in the place of each of them."""
+    remember = cell.remember
+    cell.remember = lambda memory, mask: remember(
+        memory.mean(1, keepdim=True).expand_as(memory), mask
+    )
+
+
 @pytest.mark.parametrize("decoder", ["up-down", "aoa"])
-def test_the_things_of_a_scene_are_named(decoder):
+@pytest.mark.parametrize("attends", [True, False])
+def test_attention_names_the_things_of_a_scene(decoder, attends):
     torch.manual_seed(1)
     model = dataclasses.replace(RUN.model, norm="none", geometry="none", decoder=decoder)
     captioner = build_captioner(model)
+    if not attends:
+        weigh_alike(captioner.decoder.cell)
     train_in_memory(captioner, LEARNED, dataclasses.replace(RUN.cross_entropy, epochs=1))
     batch = scenes_to_batch(UNSEEN, VOCABULARY, seed=101)
+    assert batch.mask.all()
     said = caption_regions(captioner, VOCABULARY, batch.features, batch.boxes, batch.mask)
     claims = [read_claim(caption) for caption in said]
-    named = [c is not None and c.names_of(s) for c, s in zip(claims, UNSEEN, strict=True)]
-    assert sum(named) > 150
+    named = sum(c is not None and c.names_of(s) for c, s in zip(claims, UNSEEN, strict=True))
+    assert named > 165 if attends else named < 135

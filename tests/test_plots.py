@@ -8,6 +8,7 @@ from PIL import Image
 
 from ngsan.__main__ import main
 from ngsan.plots import Curve, SurfaceRow, plot_curves, plot_surfaces, read_curve
+from tests.kills import kills
 
 
 def write_log(path, entries):
@@ -80,6 +81,18 @@ def test_the_command_draws_a_line_a_run(tmp_path):
     log = str(tmp_path / "san.jsonl")
     assert main(["plot", "metrics", log, "--metrics", "CIDEr,BLEU-4", "--to", str(target)]) == 0
     assert target.read_bytes().startswith(b"%PDF")
+
+
+def test_a_kill_leaves_the_old_figure_or_the_new_one(tmp_path):
+    target, other = tmp_path / "figure.PNG", tmp_path / "other.png"
+    curve = {"CIDEr": [Curve("run", (1.0, 2.0), (90.0, 95.0))]}
+    plot_curves(curve, other, title="new")
+    plot_curves(curve, target, title="old")
+    whole = [target.read_bytes(), other.read_bytes()]
+    found = [target.read_bytes() for _ in kills(lambda: plot_curves(curve, target, title="new"))]
+    assert found[0] == whole[0]
+    assert found[-1] == whole[1]
+    assert set(found) == set(whole)
 
 
 def test_wrong_command_lines(tmp_path, capsys):

@@ -40,6 +40,45 @@ def replacing(path: str | Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing_output(path: str | Path) -> Iterator[Path]:
+    """Like `replacing`, for a file that somebody has named on a command line.
+
+    A link stays, and what it leads to is replaced. A pipe, a device or an open file, such as
+    /dev/stdout, cannot be replaced: it is written to as it is.
+    """
+    if is_stream(path):
+        yield Path(path)
+        return
+    with replacing(Path(path).resolve()) as partial:
+        yield partial
+
+
+def write_output(path: str | Path, content: bytes | str) -> None:
+    """Writes a file that somebody has named on a command line; see `replacing_output`.
+
+    Args:
+        path: The file. Its folder must be there.
+        content: Text is written in UTF-8, its line ends as they are.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if is_stream(path):
+        Path(path).write_bytes(data)
+        return
+    with replacing(Path(path).resolve()) as partial:
+        write_unseen(partial, data, name=path)
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a path leads to a pipe, a device or an open file, which is not to be replaced."""
+    path = Path(path).absolute()
+    while path.parts[1:2] not in (("dev",), ("proc",)):
+        if not path.is_symlink():
+            return path.exists() and not path.is_file()
+        path = path.parent / path.readlink()
+    return True
+
+
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Writes a file whole; an `OSError` names it and leaves the old one as it was."""
     with replacing(path) as partial:

@@ -1,10 +1,16 @@
-"""Captions for many images, of stored features or of pictures, and how good they are."""
+"""What models say of whole datasets: captions, how good they are, and answers to questions."""
 
 from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from ngsan.config import DecodingConfig
 from ngsan.data.collate import pad_regions
 from ngsan.data.pictures import PictureStore
+from ngsan.data.question_set import QuestionSet
+from ngsan.data.resident_questions import HeldQuestions
 from ngsan.data.store import FeatureStore
 from ngsan.light.photos import PhotoCaption, PhotoCaptioner
 from ngsan.metrics.bleu import Bleu
@@ -13,6 +19,7 @@ from ngsan.metrics.cider import Cider
 from ngsan.metrics.metric import Metric
 from ngsan.metrics.report import Scores, score_captions
 from ngsan.metrics.rouge import RougeL
+from ngsan.models.answerer import Answerer
 from ngsan.predict import Caption, Predictor
 
 _DEFAULT = DecodingConfig()
@@ -107,6 +114,42 @@ def caption_pictures(
         captions[image] = result.caption
         on_batch(len(captions))
     return captions
+
+
+@torch.no_grad()
+def best_answers(
+    answerer: Answerer,
+    questions: QuestionSet,
+    *,
+    places: NDArray[np.int64] | None = None,
+    held: HeldQuestions | None = None,
+    batch_size: int = 512,
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> dict[str, str]:
+    """The best answer to each of some questions, by the question's id.
+
+    Args:
+        answerer: The model, in evaluation mode, wherever it is.
+        questions: The questions.
+        places: Which of them; None for all.
+        held: The same questions where batches are cut from; None for the set itself.
+        batch_size: Questions in a batch.
+        on_batch: Told before each batch how many questions are done; it may raise to stop.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: {batch_size} must be at least 1")
+    places = np.arange(len(questions)) if places is None else places
+    held = questions if held is None else held
+    answers, device = questions.answers.words, answerer.output.weight.device
+    given: dict[str, str] = {}
+    for start in range(0, len(places), batch_size):
+        on_batch(start)
+        mine = places[start : start + batch_size]
+        batch = held.batch(mine).to(device, non_blocking=True)
+        logits = answerer(batch.words, batch.word_mask, batch.features, batch.boxes, batch.mask)
+        for place, answer in zip(mine, logits.argmax(1).tolist(), strict=True):
+            given[questions.questions[place].id] = answers[answer]
+    return given
 
 
 def score_results(

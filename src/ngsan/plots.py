@@ -1,11 +1,14 @@
 """Figures, drawn with Matplotlib."""
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ngsan.durable import make_folder, write_output
 
 ENDINGS = (".png", ".pdf", ".svg")
 """What a figure's file may end with."""
@@ -286,6 +289,8 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, to: Path, *, dpi: int = 150) -> None:
-    """Writes a figure; its folder is made if need be."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(to, dpi=dpi)
+    """Writes a figure whole; its folder is made if need be."""
+    content = io.BytesIO()
+    figure.savefig(content, format=to.suffix.lower().removeprefix("."), dpi=dpi)
+    make_folder(to.parent)
+    write_output(to, content.getvalue())

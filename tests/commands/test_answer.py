@@ -156,6 +156,11 @@ def test_what_cannot_be_answered(world, tmp_path, capsys):
     assert "no.jpg" in capsys.readouterr().err
 
 
-def test_a_model_that_sees_nothing_needs_no_backbone(world, capsys):
+def test_a_model_that_sees_nothing_needs_no_backbone(world, tmp_path, capsys):
     assert ask(world, "what colour is it?", model="blind", photo="nowhere") == 0
     assert "looked at" not in capsys.readouterr().out
+    more = {"model": "blind", "photo": "nowhere"}
+    assert ask(world, "what colour is it?", "--picture", str(tmp_path / "seen.png"), **more) == 2
+    told = capsys.readouterr()
+    assert "--picture: this model answers from the question alone" in told.err
+    assert told.out == ""

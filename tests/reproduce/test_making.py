@@ -12,13 +12,14 @@ import time
 import pytest
 import torch
 
+from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.reproduce import making
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import Wanted, wanted_runs
-from ngsan.reproduce.tables import CROSS_ENTROPY, Row, Table
+from ngsan.reproduce.tables import Row, Table
 from tests.reproduce.test_runs import base
 
 TABLE = Table(

@@ -123,7 +123,7 @@ def test_a_chance_is_never_nothing(value, digits, text):
         ("vqa", [], "no run of the task answering is finished there"),
         ("layers", ["--cross_entropy.epochs=9"], "no run of table layers is finished"),
         ("examples", [], "say which dataset: --data DIR"),
-        ("weights", [], "weights: of its runs G-SAN, L = 1 is not finished"),
+        ("weights", [], "weights needs runs that are not finished"),
     ],
 )
 def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):

@@ -22,6 +22,7 @@ from ngsan.config import (
     TrainConfig,
     reproduction_run,
 )
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
 from ngsan.data.synthetic import scene_vocabulary
@@ -31,7 +32,7 @@ from ngsan.reproduce.ledger import LEDGER, Ledger, Written
 from ngsan.reproduce.making import make_runs, missing_runs
 from ngsan.reproduce.report import build_report, to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
-from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL, TABLES, Row, Table
+from ngsan.reproduce.tables import TABLES, Row, Table
 
 
 class KilledError(BaseException):
@@ -223,14 +224,25 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["layers", "--data", "nowhere"], "data.folder: there is no folder nowhere"),
         (["layers", "--data=DATA", "--split", "dev"], "split: 'dev' is not measured"),
         (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
-        (["layers", "vqa", "--data", "DATA"], "are of several tasks"),
-        (["examples", "--data", "DATA", "--report"], "of its runs SAN, G-SAN is not finished"),
+        (["layers", "vqa", "--data", "DATA"], "have data and recipes of their own"),
+        (["curve", "video", "--data", "DATA"], "curve, video are not all about the same"),
+        (["examples", "--rows", "SAN", "--data", "DATA"], "examples needs all of its runs"),
+        (["examples", "--data", "DATA", "--report"], ": SAN, G-SAN; without --report"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
     words = [word.replace("DATA", str(data)) for word in words]
     assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_help_says_what_the_command_means_by_a_key(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "norms", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--data DIR the dataset folder: short for --data.folder" in said
+    assert "--seed SEED not looked at: see --seeds" in said
+    assert "those of norms are 'none (SAN)', 'layer norm'" in said
 
 
 def test_every_table_can_be_built(data):
@@ -272,11 +284,15 @@ def test_examples_are_images_with_other_relations():
     }
     found = choose_examples(written)
     assert [example.image for example in found] == ["1", "3"]
-    page = examples_page(found, {"1": ["a dog & a bed"]}, None, compared=3)
+    models = ["SAN", "G-SAN"]
+    page = examples_page(found, {"1": ["a dog & a bed"]}, None, models=models, compared=3)
     assert "<b>under</b>" in page
     assert "a cup <b>by</b> a &lt;b&gt;" in page
     assert "a dog &amp; a bed" in page
     assert "http" not in page.replace("http-equiv", "")
+    empty = examples_page([], {}, None, models=models, compared=3)
+    assert "<h1>Captions of SAN and G-SAN</h1>" in empty
+    assert "0 of 3 images" in empty
 
 
 def test_of_many_examples_half_are_won_by_either():

@@ -226,6 +226,9 @@ def test_regions_are_no_frames(tmp_path):
     data = DataConfig(folder=str(scene_folder(tmp_path / "scenes")))
     with pytest.raises(ValueError, match=r"model\.positions.*frames of clips.*boxes"):
         train(tiny_run(model=model, data=data), tmp_path / "run")
+    # The cells of a clip's frames have boxes, too.
+    frames = dataclasses.replace(model, frame_grid=1, geometry="absolute")
+    train(tiny_run(model=frames, data=data), tmp_path / "clips")
 
 
 def test_unknown_initial_model(tmp_path):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
-from ngsan.durable import write_bytes
+from ngsan.durable import write_output
 
 if TYPE_CHECKING:
     from ngsan.predict.answers import Answers
@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> None:
     answerer = QuestionAnswerer.load(
         options.model, photo_model=options.photo_model, device=options.device
     )
+    if options.picture and answerer.config.regions == "none":
+        raise ValueError("--picture: this model answers from the question alone")
     given = [
         answerer.answer(options.image, asked, count=options.count) for asked in options.questions
     ]
@@ -122,8 +124,8 @@ def _draw(image: str, given: "Answers", path: Path) -> None:
 
     from ngsan.vision.images import open_image
 
-    if given.regions is None or given.boxes is None:
-        raise ValueError("--picture: this model answers from the question alone")
+    assert given.regions is not None
+    assert given.boxes is not None
     photo = open_image(image)
     light = np.zeros((photo.height, photo.width))
     for weight, (x, y, w, h) in zip(given.regions, given.boxes, strict=True):
@@ -134,7 +136,7 @@ def _draw(image: str, given: "Answers", path: Path) -> None:
     pixels = np.asarray(photo) * share[..., None]
     content = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(content, "PNG")
-    write_bytes(path, content.getvalue())
+    write_output(path, content.getvalue())
 
 
 def _pixel(place: float, size: int) -> int:
@@ -145,16 +147,35 @@ def _parser() -> Parser:
     parser = Parser(prog="ngsan answer", description=DESCRIPTION)
     parser.add_argument("image", metavar="IMAGE", type=str, help="the photograph")
     parser.add_argument(
-        "questions", metavar="QUESTION", type=str, nargs="+", help='such as "how many dogs?"'
+        "questions",
+        metavar="QUESTION",
+        type=str,
+        nargs="+",
+        help='such as "how many dogs?"; several are answered one after the other',
     )
     options: Sequence[tuple[str, Any, Any, str]] = (
         ("model", str | None, None, "the model's folder; without it, the model that ships"),
-        ("photo-model", str | None, None, "the captioner whose backbone made the model's regions"),
+        (
+            "photo-model",
+            str | None,
+            None,
+            "the captioner whose backbone made the regions that the model has learned from; "
+            "without it, the one that ships",
+        ),
         ("device", str, "cpu", "where it runs, such as cuda; auto for a GPU if there is one"),
-        ("count", int, 5, "answers to print"),
-        ("picture", str | None, None, "write a PNG that shows where the model looked"),
+        ("count", int, 5, "answers to each question"),
+        (
+            "picture",
+            str | None,
+            None,
+            "write a PNG that shows where the model looked, for one question",
+        ),
     )
     for name, kind, default, text in options:
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: the answers, and the weights of all words and regions",
+    )
     return parser

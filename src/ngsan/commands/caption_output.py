@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ngsan.durable import write_bytes
+from ngsan.durable import is_stream, write_output
 from ngsan.light.photos import PhotoCaption
 
 _UNSEEN = ("Cc", "Zl", "Zp")
@@ -122,31 +122,19 @@ def _write(to: str, content: bytes) -> None:
             sys.stdout.flush()
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
-    elif _is_stream(Path(to)):
-        Path(to).write_bytes(content)
     else:
-        write_bytes(Path(to).resolve(), content)  # what a link leads to, and not the link
+        write_output(to, content)
 
 
 def _target(to: str | None) -> str | None:
     """The same, with - for whatever is standard output, such as /dev/stdout."""
-    if to in (None, "-") or sys.stdout is None or not _is_stream(Path(to)):
+    if to in (None, "-") or sys.stdout is None or not is_stream(to):
         return to
     try:
         own = os.path.samestat(Path(to).stat(), os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError):  # it is no file
         return to
     return "-" if own else to
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether a path leads to a pipe, a device or an open file, which is not to be replaced."""
-    path = path.absolute()
-    while path.parts[1:2] not in (("dev",), ("proc",)):
-        if not path.is_symlink():
-            return path.exists() and not path.is_file()
-        path = path.parent / path.readlink()
-    return True
 
 
 def warn(text: str) -> None:

@@ -64,6 +64,18 @@ def config_parser(config: type[T], name: str, text: str) -> Parser:
     return parser
 
 
+def retell(parser: Parser, about: Mapping[str, tuple[str, str]]) -> None:
+    """Explains keys of a configuration otherwise, where a command means something else by them.
+
+    Args:
+        parser: Of `config_parser`.
+        about: What stands for the value, and the help, by key.
+    """
+    for action in parser._actions:
+        if action.dest in about:
+            action.metavar, action.help = about[action.dest]
+
+
 def take_config(parser: Parser, options: Any, config: type[T]) -> T:
     """The configuration among the options that a parser of `config_parser` has read."""
     made = parser.instantiate(options)

@@ -18,6 +18,7 @@ from ngsan.commands.data_questions import TEXT as QUESTIONS_TEXT
 from ngsan.commands.data_questions import questions_command
 from ngsan.data.gallery import write_gallery
 from ngsan.data.inspection import inspect
+from ngsan.durable import write_output
 
 Command = Callable[[list[str], str], None]
 
@@ -28,7 +29,7 @@ def inspect_command(arguments: list[str], prog: str) -> None:
     parser.add_argument("folder", type=str, help="the dataset folder")
     parser.add_argument("--json", type=str | None, help="also write the numbers to this file")
     parser.add_argument(
-        "--html", type=str | None, help="the page to write (default: inspect.html in the folder)"
+        "--html", type=str | None, help="the page to write; without it, inspect.html in the folder"
     )
     parser.add_argument("--images", type=str | None, help="folder of the pictures, for the page")
     parser.add_argument("--count", type=int, default=24, help="images to show on the page")
@@ -45,7 +46,7 @@ def inspect_command(arguments: list[str], prog: str) -> None:
     if options.verify and facts["regions"] is not None:
         console.print("verified: every checksum of the features is right")
     if options.json:
-        Path(options.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_output(options.json, json.dumps(facts, indent=2) + "\n")
     page = Path(options.html) if options.html else Path(options.folder) / "inspect.html"
     write_gallery(
         options.folder,

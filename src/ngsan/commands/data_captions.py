@@ -81,7 +81,7 @@ class CaptionImporter:
         parser.add_argument(
             "--more-than",
             type=int | None,
-            help="keep words seen more often than this (default: 5, or 0 below 10,000 captions)",
+            help="keep words seen more often than this; without it, 5, or 0 below 10,000 captions",
         )
         parser.add_argument(
             "--count-in",

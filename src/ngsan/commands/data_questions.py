@@ -77,8 +77,8 @@ def _parser(prog: str) -> Parser:
         },
         "answers_more_than": {
             "type": int | None,
-            "help": "keep answers that are the best of more training questions than this "
-            "(default: 8, or 2 below 200,000 questions)",
+            "help": "keep answers that are the best of more training questions than this; without "
+            "it, than 8, or than 2 if there are fewer than 200,000",
         },
         "most_answers": {"type": int | None, "help": "keep no more answers than this"},
     }

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ngsan.data.question_set import QuestionSet
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 from ngsan.metrics.vqa import VqaScores, score_answers
 from ngsan.models.saved_answerer import SavedAnswerer, load_answerer
 from ngsan.predict import best_device
@@ -40,9 +40,7 @@ def evaluate_answers(
         ValueError: The model has learned from other regions than those of the dataset, or the
             dataset lacks something.
     """
-    import numpy as np
-
-    from ngsan.train.answer_validation import best_answers
+    from ngsan.evaluate import best_answers
 
     saved, console = load_answerer(model), Console()
     sees = saved.config.regions != "none"
@@ -57,18 +55,14 @@ def evaluate_answers(
     )
     if sees:
         _check_regions(saved, asked)
-    place = best_device(device)
     given = best_answers(
-        saved.answerer.to(place).eval(),
+        saved.answerer.to(best_device(device)),
         asked,
-        asked,
-        np.arange(len(asked)),
-        place,
         batch_size=512 if batch_size is None else batch_size,
     )
     Path(to).parent.mkdir(parents=True, exist_ok=True)
     rows = [{"question_id": _number(name), "answer": text} for name, text in given.items()]
-    write_text(to, json.dumps(rows, ensure_ascii=False) + "\n")
+    write_output(to, json.dumps(rows, ensure_ascii=False) + "\n")
     console.print(f"{len(given):,} answers are in {to}", highlight=False, markup=False)
     known = {question.id: question for question in asked.questions}
     silent = sum(not question.answers for question in asked.questions)
@@ -78,7 +72,7 @@ def evaluate_answers(
     scores = score_answers(given, known)
     _print(console, scores)
     if json_file is not None:
-        write_text(json_file, json.dumps(_values(scores), indent=2) + "\n")
+        write_output(json_file, json.dumps(_values(scores), indent=2) + "\n")
 
 
 def _check_regions(saved: SavedAnswerer, asked: QuestionSet) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from ngsan.commands.command_line import progress_bar
 from ngsan.commands.score_translation import print_scores, score_values
 from ngsan.data.parallel.dataset import ParallelSplit
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 from ngsan.metrics.translation import compound_bleu, compound_bleu_lacks, plain_bleu
 
 WORDS = 4000
@@ -56,7 +56,7 @@ def evaluate_translations(
         advance_to(len(texts))
     written = [best.text for best, *_ in found]
     Path(to).parent.mkdir(parents=True, exist_ok=True)
-    write_text(to, "".join(f"{text}\n" for text in written))
+    write_output(to, "".join(f"{text}\n" for text in written))
     console.print(f"{len(written):,} translations are in {to}", highlight=False, markup=False)
     scores = [plain_bleu(written, references)]
     lacks = compound_bleu_lacks(texts.language)
@@ -64,4 +64,4 @@ def evaluate_translations(
         scores.append(compound_bleu(written, references, language=texts.language))
     print_scores(scores, lacks)
     if json_file is not None:
-        write_text(json_file, json.dumps([score_values(one) for one in scores], indent=2) + "\n")
+        write_output(json_file, json.dumps([score_values(one) for one in scores], indent=2) + "\n")

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 from ngsan.metrics.diversity import Diversity
 from ngsan.metrics.report import Comparison, Scores
 
@@ -174,7 +174,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
 
 def write_scores(path: str, scores: Scores) -> None:
     """Writes the scores as one flat JSON object, of 100."""
-    write_text(path, _json(dict(scores.values)))
+    write_output(path, _json(dict(scores.values)))
 
 
 def write_per_image(path: str, scores: Scores) -> None:
@@ -194,7 +194,7 @@ def write_per_image(path: str, scores: Scores) -> None:
         table.writerow(["image_id", *names])
         table.writerows(rows)
         text = buffer.getvalue()
-    write_text(path, text)
+    write_output(path, text)
 
 
 def write_report(path: str, outcome: Outcome) -> None:
@@ -211,7 +211,7 @@ def write_report(path: str, outcome: Outcome) -> None:
         report["comparison"] = {
             name: asdict(compared) for name, compared in outcome.comparison.items()
         }
-    write_text(path, _json(report))
+    write_output(path, _json(report))
 
 
 def _system(system: System) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ngsan.commands.command_line import Parser
 from ngsan.commands.score_outputs import check_outputs
 from ngsan.data.parallel.language import language_of
 from ngsan.data.parallel.lines import read_lines
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 from ngsan.metrics.translation import (
     TranslationScore,
     compound_bleu,
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
         )
     print_scores(scores, lacks)
     if options.json:
-        write_text(
+        write_output(
             options.json, json.dumps([score_values(score) for score in scores], indent=2) + "\n"
         )
 

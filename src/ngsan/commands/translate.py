@@ -15,14 +15,15 @@ from ngsan.commands.caption_output import warn
 from ngsan.commands.command_line import Parser
 from ngsan.config.translation import TranslatingConfig
 from ngsan.data.parallel.lines import lines_of, read_lines
-from ngsan.durable import replacing
+from ngsan.durable import replacing_output
 
 if TYPE_CHECKING:
     from ngsan.predict.translating import TextTranslator, Translation
 
 DESCRIPTION = """Translates text, a sentence a line, from standard input or a file, to standard
 output or a file; line k of the output is the translation of line k of the input. A line that
-cannot be translated is reported, an empty one stands in its place, and the exit status is then 1.
+cannot be translated is reported, an empty one, or with --json an object with its error, stands in
+its place, and the exit status is then 1.
 The model that ships turns short English descriptions of pictures into German."""
 
 _CHUNK = 2000
@@ -35,23 +36,34 @@ def make_parser() -> Parser:
     parser = Parser(prog="ngsan translate", description=DESCRIPTION)
     parser.add_argument(
         "model",
+        metavar="MODEL",
         type=str | None,
         nargs="?",
         help="the folder of a translator; without it, the model that ships",
     )
     parser.add_argument(
-        "--input", type=str | None, help="a file to translate, plain or .gz (default: stdin)"
+        "--input",
+        type=str | None,
+        help="a file to translate, plain or .gz; without it, standard input",
     )
-    parser.add_argument("--output", type=str | None, help="a file to write (default: stdout)")
-    parser.add_argument("--beam", type=int, default=usual.beam, help="translations followed")
+    parser.add_argument(
+        "--output", type=str | None, help="a file to write; without it, standard output"
+    )
+    parser.add_argument(
+        "--beam", type=int, default=usual.beam, help="translations of a line that are followed"
+    )
     parser.add_argument(
         "--length-penalty",
         type=float,
         default=usual.length_penalty,
-        help="scores are log-probabilities divided by the length to this power",
+        help="scores are log-probabilities divided by the length to this power: more of it favours "
+        "longer translations",
     )
     parser.add_argument(
-        "--best", type=int, default=1, help="translations of each line; needs --json if above 1"
+        "--best",
+        type=int,
+        default=1,
+        help="translations of each line, at most --beam; needs --json if above 1",
     )
     parser.add_argument(
         "--json",
@@ -59,9 +71,14 @@ def make_parser() -> Parser:
         help="write a JSON object a line: the source, and its translations with their scores",
     )
     parser.add_argument(
-        "--words", type=int, default=4000, help="word pieces that are looked at together"
+        "--words",
+        type=int,
+        default=4000,
+        help="word pieces, padding included, that are translated together: fewer need less memory",
     )
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1")
+    parser.add_argument(
+        "--device", type=str, default="auto", help="where it runs: cpu, cuda, cuda:1, or auto"
+    )
     parser.add_argument(
         "--precision",
         type=Literal["float32", "bfloat16", "float16"],
@@ -99,7 +116,7 @@ def main(arguments: list[str]) -> None:
     with ExitStack() as stack:
         out: IO[str] = sys.stdout
         if options.output is not None:
-            partial = stack.enter_context(replacing(options.output))
+            partial = stack.enter_context(replacing_output(options.output))
             out = stack.enter_context(partial.open("w", encoding="utf-8", newline="\n"))
         size = 1 if options.input is None and sys.stdin.isatty() else _CHUNK
         lines, count, failed = _given(options.input), 0, 0

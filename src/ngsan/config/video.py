@@ -16,9 +16,6 @@ from ngsan.config.training import (
 def video_run(norm: str = "instance") -> TrainConfig:
     """The paper's captioner of clips on VATEX: one layer, frames of I3D in their order.
 
-    Note: the vocabulary is that of words that occur five times in the training captions; `ngsan
-        train` says the number of yours if it differs.
-
     Args:
         norm: "none" for the Transformer, "instance" for the Transformer with NSA.
     """

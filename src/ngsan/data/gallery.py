@@ -17,6 +17,7 @@ from PIL import Image
 from ngsan.data.captions import CAPTIONS, ImageCaptions, read_captions
 from ngsan.data.inspection import inspect
 from ngsan.data.store import FeatureStore, Regions
+from ngsan.durable import write_output
 
 MOST_BOXES = 36
 """Boxes drawn on an image."""
@@ -125,7 +126,7 @@ def write_gallery(
 </body>
 </html>
 """
-    Path(to).write_text(page, encoding="utf-8")
+    write_output(to, page)
 
 
 def _chosen(

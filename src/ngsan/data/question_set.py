@@ -8,7 +8,7 @@ most, `d` feature width.
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,14 @@ class QuestionBatch:
 
     real: Tensor
     """(B,) boolean, False for questions that only fill the batch up."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "QuestionBatch":
+        """The batch on a device."""
+
+        def moved(part: Any) -> Any:
+            return None if part is None else part.to(device, non_blocking=non_blocking)
+
+        return QuestionBatch(*(moved(getattr(self, field.name)) for field in fields(self)))
 
 
 class QuestionSet:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ngsan.data.lines import numbered_lines, shown
+from ngsan.durable import flush_folder
 
 
 class Record(Protocol):
@@ -62,6 +63,7 @@ def write_records(
         for name in stale:
             path.with_name(name).unlink(missing_ok=True)
         partial.replace(path)
+        flush_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -48,3 +48,7 @@ class ResidentQuestions:
         if self._seen is not None:
             seen = self._seen.gather(self._image_of[chosen].unsqueeze(1), self._width)
         return QuestionBatch(words, words != BOUNDARY, *seen, targets, real)
+
+
+HeldQuestions = QuestionSet | ResidentQuestions
+"""Where batches are cut from: the mapped store, or a device's memory."""

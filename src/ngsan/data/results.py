@@ -15,7 +15,7 @@ from ngsan.data.importers.table_rows import csv_rows, json_rows
 from ngsan.data.lines import is_unicode, shown
 from ngsan.data.problems import Problems
 from ngsan.data.splits import canonical_split, id_and_file
-from ngsan.durable import write_text
+from ngsan.durable import write_output
 
 __all__ = ["read_image_ids", "read_references", "read_results", "write_results"]
 
@@ -136,7 +136,7 @@ def write_results(path: str | Path, captions: Mapping[str, str]) -> None:
                 "caption": _text(caption, where, identity),
             }
         )
-    write_text(path, json.dumps(entries) + "\n")
+    write_output(path, json.dumps(entries) + "\n")
 
 
 def _coco_references(path: Path) -> dict[str, list[str]]:

@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from ngsan.durable import flush_folder
+
 FORMAT = 1
 STORE = "features"
 PARTIAL = "features.partial"
@@ -335,12 +337,3 @@ def write_tensors(
 def _flush(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Makes the names in a folder, and what was renamed in it, last."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -27,13 +27,13 @@ from ngsan.data.shards import (
     Manifest,
     Shard,
     find_image,
-    flush_folder,
     id_hash,
     shard_name,
     write_bytes,
     write_tensors,
 )
 from ngsan.data.store import Regions, checked_regions
+from ngsan.durable import flush_folder
 
 _STATE = "state.json"
 _LOCK = "features.lock"

@@ -13,7 +13,7 @@ from string import Template
 
 import ngsan
 from ngsan.config import CaptionerConfig, DecodingConfig
-from ngsan.durable import make_folder, write_text
+from ngsan.durable import make_folder, write_output
 from ngsan.explain.assets import as_json, as_text, asset
 from ngsan.explain.cells import DIMMED, TINTED, WARM
 from ngsan.explain.maps import Explainer
@@ -94,7 +94,7 @@ def write_page(
     page = _page(explainer, detail, sections, rules, links, failures)
     target = Path(to)
     make_folder(target.parent)
-    write_text(target, page)
+    write_output(target, page)
     return failures
 
 

@@ -50,6 +50,11 @@ class VqaScores:
     signature: str
     """How the score was made: scores with the same line can be compared."""
 
+    def percent(self) -> dict[str, float]:
+        """The accuracy, and that of every type of answer that has a name, from 0 to 100."""
+        found = {"accuracy": self.overall, **dict(sorted(self.by_answer_type.items()))}
+        return {name: 100 * value for name, value in found.items() if name}
+
 
 def score_answers(given: Mapping[str, str], questions: Mapping[str, Asked]) -> VqaScores:
     """Scores answers.

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from ngsan.config.answering import AnswererConfig, AnswerRun
+from ngsan.config.phases import ANSWERING
 from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import Question, read_questions
 from ngsan.data.store import FeatureStore
+from ngsan.evaluate import best_answers
 from ngsan.metrics.bootstrap import Floats
 from ngsan.metrics.vqa import VqaScores, score_answers
 from ngsan.models.saved_answerer import load_answerer
 from ngsan.predict import best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
-from ngsan.reproduce.tables import ANSWERING
-from ngsan.reproduce.task import Fitted, Measured
+from ngsan.reproduce.task import Fitted, Measured, measured_splits
 from ngsan.text.answers import graded_answers
-from ngsan.train.answer_validation import best_answers
 
 
 class Answering:
@@ -62,10 +62,12 @@ class Answering:
 
     def measure(self, config: AnswerRun, folder: Path) -> dict[str, Measured]:
         """See `TableTask.measure`."""
-        saved, device = load_answerer(folder), best_device(config.machine.device)
-        model = saved.answerer.to(device)
+        saved = load_answerer(folder)
+        model = saved.answerer.to(best_device(config.machine.device))
         found = {}
-        for split in _splits(config):
+        data = read_questions(config.data.folder)
+        answered = {question.split for question in data if question.answers}
+        for split in measured_splits(config.data.validation, answered):
             questions = QuestionSet(
                 config.data.folder,
                 split,
@@ -82,7 +84,7 @@ class Answering:
                 seen = [question.image in store for question in questions.questions]
                 places = np.flatnonzero(seen)
             batch = config.validation.batch_size
-            given = best_answers(model, questions, questions, places, device, batch_size=batch)
+            given = best_answers(model, questions, places=places, batch_size=batch)
             asked = {question.id: question for question in questions.questions}
             scores = score_answers(given, {name: asked[name] for name in given})
             single = [[100 * scores.single[name]] for name in given]
@@ -138,8 +140,7 @@ def answer_priors(
 
 
 def _percent(scores: VqaScores) -> dict[str, float]:
-    found = {"accuracy": scores.overall, **dict(sorted(scores.by_answer_type.items()))}
-    return {name: round(100 * value, 4) for name, value in found.items() if name}
+    return {name: round(value, 4) for name, value in scores.percent().items()}
 
 
 def _features(config: AnswerRun) -> FeatureStore | None:
@@ -152,9 +153,3 @@ def _features(config: AnswerRun) -> FeatureStore | None:
     splits = (data.train, data.validation)
     asked = {question.image for question in read_questions(data.folder) if question.split in splits}
     return store if data.skip_missing or all(image in store for image in asked) else None
-
-
-def _splits(config: AnswerRun) -> list[str]:
-    known = {question.split for question in read_questions(config.data.folder) if question.answers}
-    more = ["test"] if "test" in known and config.data.validation != "test" else []
-    return [config.data.validation, *more]

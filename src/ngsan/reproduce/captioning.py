@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ngsan.config import TrainConfig
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.captions import read_captions
 from ngsan.data.dataset import CaptionDataset
 from ngsan.evaluate import caption_images, score_results
@@ -19,8 +20,7 @@ from ngsan.models.saved_captioner import load_captioner
 from ngsan.predict import Predictor, best_device
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.statistics import sum_of_first
-from ngsan.reproduce.tables import CROSS_ENTROPY, SELF_CRITICAL
-from ngsan.reproduce.task import Fitted, Measured
+from ngsan.reproduce.task import Fitted, Measured, measured_splits
 from ngsan.train.sources import fit_sizes
 
 METRICS: tuple[Metric, ...] = (Bleu(), Meteor(), RougeL(), Cider())
@@ -65,7 +65,8 @@ class Captioning:
         captioner, _, vocabulary = load_captioner(folder)
         predictor = Predictor(captioner.to(best_device(config.machine.device)), vocabulary)
         found = {}
-        for split in _splits(config):
+        known = {record.split for record in read_captions(config.data.folder)}
+        for split in measured_splits(config.data.validation, known):
             dataset = _open(config, split)
             references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
             captions = caption_images(
@@ -94,9 +95,3 @@ class Captioning:
 def _open(config: TrainConfig, split: str) -> CaptionDataset:
     data: Any = config.data
     return CaptionDataset(data.folder, split, longest=data.longest, skip_missing=data.skip_missing)
-
-
-def _splits(config: TrainConfig) -> list[str]:
-    known = {record.split for record in read_captions(config.data.folder)}
-    more = ["test"] if "test" in known and config.data.validation != "test" else []
-    return [config.data.validation, *more]

@@ -46,6 +46,8 @@ class Example:
     """An image of which two models tell different relations."""
 
     image: str
+    """Its id."""
+
     captions: Mapping[str, str]
     """By model."""
 
@@ -84,6 +86,7 @@ def examples_page(
     references: Mapping[str, Sequence[str]],
     pictures: PictureStore | None,
     *,
+    models: Sequence[str],
     compared: int,
 ) -> str:
     """The page.
@@ -92,12 +95,13 @@ def examples_page(
         examples: Of `choose_examples`.
         references: What people said, by image.
         pictures: The photographs, or None to do without.
+        models: The names of the two.
         compared: Images that both models captioned.
     """
     cards = "\n".join(
         _card(example, references.get(example.image, ()), pictures) for example in examples
     )
-    names = " and ".join(escape(name) for name in (examples[0].captions if examples else ()))
+    names = " and ".join(escape(name) for name in models)
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -3,6 +3,7 @@
 Bars are standard deviations over the seeds, as in the tables.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ _SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
 
 def draw(report: Report, path: str | Path) -> None:
-    """Draws a table; the figure's kind follows from what is in it.
+    """Draws a table in the way that it asks for.
 
     Args:
         report: The table, with at least one finished row.
@@ -27,14 +28,9 @@ def draw(report: Report, path: str | Path) -> None:
     to = check_ending(path)
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
-    if report.table.name == "curve":
-        _curves(axes, report)
-    elif report.table.name == "layers":
-        _layers(axes, report)
-    else:
-        _differences(axes, report)
+    _KINDS[report.table.figure](axes, report)
     # Curves are of the validation split, whichever the table shows.
-    split = "validation" if report.table.name == "curve" else report.split
+    split = "validation" if report.table.figure == "curves" else report.split
     # Over all of the figure: beside long labels the axes may be too narrow for it.
     figure.suptitle(f"{report.table.title} ({split})", x=0.01, ha="left", fontsize=11)
     # Below the axes, where it cannot be taken for a row.
@@ -100,3 +96,11 @@ def _curves(axes: Any, report: Report) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(report.table.metric)
+
+
+_KINDS: dict[str, Callable[[Any, Report], None]] = {
+    "differences": _differences,
+    "layers": _layers,
+    "curves": _curves,
+}
+"""What is drawn, by the name that tables have for it."""

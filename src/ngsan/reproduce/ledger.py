@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ngsan.durable import append_line, write_bytes
+from ngsan.durable import append_line, make_folder, write_bytes
 
 LEDGER = "ledger.jsonl"
 _WRITTEN = "written"
@@ -122,7 +122,7 @@ class Ledger:
         """
         for split, written in found.items():
             path = self._file(entry.key, split)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             text = json.dumps(asdict(written), ensure_ascii=False)
             # Without a time in the header equal texts make equal files.
             write_bytes(path, gzip.compress(text.encode(), mtime=0))

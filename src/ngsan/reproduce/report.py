@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ngsan.config.phases import ANSWERING
 from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
-from ngsan.reproduce.tables import ANSWERING, Table
+from ngsan.reproduce.tables import Table
 from ngsan.reproduce.task import TableTask
 
 
@@ -42,9 +43,17 @@ class Line:
     """A row of a table as it was measured."""
 
     label: str
+    """As the table calls it."""
+
     parameters: int
+    """Numbers that were learned."""
+
     seeds: tuple[int, ...]
+    """Of the finished runs."""
+
     cells: Mapping[str, Cell]
+    """By metric."""
+
     over_units: float | None
     """Chance of such a difference of the main metric from the row that all are compared with, by
     images, sentences or questions; None for that row itself, and where what the runs wrote is not
@@ -62,7 +71,11 @@ class Report:
     """A table as far as its runs are finished."""
 
     table: Table
+    """What is in it."""
+
     split: str
+    """On which its rows were measured."""
+
     unit: str
     """What metrics are taken over, such as images."""
 
@@ -73,6 +86,8 @@ class Report:
     """The row that the others are compared with."""
 
     lines: tuple[Line, ...]
+    """Its rows, those of which a run is finished."""
+
     baselines: Mapping[str, Mapping[str, float]]
     """Scores, by name, of what costs no run, by its label."""
 

@@ -14,6 +14,7 @@ from ngsan.reproduce.ledger import Entry, Ledger, Written, run_key
 from ngsan.reproduce.tables import Row, Table
 from ngsan.reproduce.task import Fitted, TableTask
 from ngsan.reproduce.tasks import TASKS
+from ngsan.train.keeping import LOG
 from ngsan.train.log import Entry as LogEntry
 from ngsan.train.progress import SettingsError
 from ngsan.train.run import train
@@ -249,4 +250,4 @@ def _curve(wanted: Wanted, phase: str, log: Sequence[LogEntry]) -> list[float]:
 
 
 def _read_log(output: Path) -> list[LogEntry]:
-    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (output / LOG).read_text(encoding="utf-8").splitlines()]

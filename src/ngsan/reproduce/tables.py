@@ -1,16 +1,13 @@
-"""What is in the paper's tables: rows of runs, and the paper's own values where we know them."""
+"""What is in the paper's tables and figures: rows of runs, and the paper's values that we know."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ngsan.config import MODELS, PLUS_ONE, reproduction_run, video_run
 from ngsan.config.answering import ANSWERERS, AnswerRun
+from ngsan.config.phases import ANSWERING, CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.config.translation import TRANSLATORS, multi30k_run
-
-CROSS_ENTROPY = "cross-entropy"
-SELF_CRITICAL = "self-critical"
-ANSWERING = "answering"
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 """What a table shows unless it says otherwise."""
@@ -68,6 +65,10 @@ class Table:
     unit: str = ""
     """What metrics are taken over, such as clips; empty for what the task takes them over."""
 
+    figure: Literal["differences", "layers", "curves"] = "differences"
+    """What is drawn of it: each row's difference from one of them, lines over the layers that the
+    labels end with, or curves over the epochs."""
+
     def __post_init__(self) -> None:
         """Checks the labels and the metric."""
         labels = [row.label for row in self.rows]
@@ -121,7 +122,13 @@ _OTHERS_PAPER = {
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        Table("layers", "SAN and N-SAN by the number of layers", "Table 1", _LAYERS),
+        Table(
+            "layers",
+            "SAN and N-SAN by the number of layers",
+            "Table 1",
+            _LAYERS,
+            figure="layers",
+        ),
         Table(
             "norms",
             "The norm inside self-attention",
@@ -203,6 +210,7 @@ TABLES: dict[str, Table] = {
             "One-layer SAN and N-SAN by epoch",
             "Figure 3",
             tuple(Row(label, _named(_MODELS[label], layers=1)) for label in ("SAN", "N-SAN")),
+            figure="curves",
         ),
         Table(
             "video",
@@ -248,3 +256,19 @@ TABLES: dict[str, Table] = {
     )
 }
 """The tables by name."""
+
+WEIGHTS = Table(
+    "weights",
+    "The geometric bias of a one-layer content-independent G-SAN",
+    "Appendix",
+    (Row("G-SAN, L = 1", _named("san", geometry="content-independent", layers=1)),),
+)
+"""The run whose bias is drawn."""
+
+EXAMPLES = Table(
+    "examples",
+    "Captions of SAN and G-SAN where they tell different relations",
+    "Appendix",
+    (Row("SAN", _named("san")), Row("G-SAN", _named("g-san"))),
+)
+"""The runs whose captions stand side by side; `models-cross-entropy` has them, too."""

@@ -3,7 +3,7 @@
 All else (the ledger, the making of runs, reports, figures) is the same for all of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,16 @@ class Measured:
 
     written: Written
     """What it wrote."""
+
+
+def measured_splits(validation: str, known: Collection[str]) -> list[str]:
+    """The splits that finished models are measured on.
+
+    Args:
+        validation: The split that runs are validated on, which comes first.
+        known: The splits of the data; "test" is measured if it is among them.
+    """
+    return list(dict.fromkeys([validation, *(["test"] if "test" in known else [])]))
 
 
 class TableTask(Protocol):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.config.translation import TranslationRun
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
 from ngsan.metrics.bootstrap import Floats
@@ -17,8 +18,7 @@ from ngsan.metrics.translation import (
 )
 from ngsan.predict.translating import open_translator
 from ngsan.reproduce.ledger import Written
-from ngsan.reproduce.tables import CROSS_ENTROPY
-from ngsan.reproduce.task import Fitted, Measured
+from ngsan.reproduce.task import Fitted, Measured, measured_splits
 
 
 class Translating:
@@ -51,9 +51,8 @@ class Translating:
         """See `TableTask.measure`."""
         translator = open_translator(folder, device=config.machine.device)
         known = read_index(Path(config.data.folder))["splits"]
-        names = dict.fromkeys((config.data.validation, *(("test",) if "test" in known else ())))
         found = {}
-        for name in names:
+        for name in measured_splits(config.data.validation, known):
             split = ParallelSplit(config.data.folder, name)
             sentences = [split.sentence("source", place) for place in range(len(split))]
             best = translator.translate_ids(

@@ -1,23 +1,18 @@
-"""How good a model answers, on a split that it does not learn from."""
+"""How well a model answers, on a split that it does not learn from."""
 
-import dataclasses
 import time
 from threading import Event
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from numpy.typing import NDArray
 
-from ngsan.data.question_set import QuestionBatch, QuestionSet
-from ngsan.data.resident_questions import ResidentQuestions
+from ngsan.data.question_set import QuestionSet
+from ngsan.data.resident_questions import HeldQuestions
+from ngsan.evaluate import best_answers
 from ngsan.metrics.vqa import score_answers
 from ngsan.models.answerer import Answerer
 from ngsan.train.machine import StoppedError
-from ngsan.train.step import Inputs
-
-Held = QuestionSet | ResidentQuestions
-"""Where batches are cut from."""
 
 
 class AnswerValidation:
@@ -27,7 +22,7 @@ class AnswerValidation:
         self,
         writer: Answerer,
         questions: QuestionSet,
-        held: Held,
+        held: HeldQuestions,
         fabric: Fabric,
         stop: Event,
         batch_size: int,
@@ -55,9 +50,7 @@ class AnswerValidation:
             torch.distributed.all_gather_object(parts, given)
             given = {name: text for part in parts for name, text in part.items()}
         scores = score_answers(given, self._asked)
-        found = {"accuracy": scores.overall, **dict(sorted(scores.by_answer_type.items()))}
-        metrics = {name: 100 * value for name, value in found.items() if name}
-        return metrics, time.perf_counter() - start
+        return scores.percent(), time.perf_counter() - start
 
     def _answers(self) -> dict[str, str]:
         """The best answers of this process's share of the questions, by question."""
@@ -66,59 +59,12 @@ class AnswerValidation:
             return best_answers(
                 self._writer,
                 self._questions,
-                self._held,
-                shares[self._fabric.global_rank],
-                self._fabric.device,
+                places=shares[self._fabric.global_rank],
+                held=self._held,
                 batch_size=self._batch_size,
-                stop=self._stop,
+                on_batch=self._look,
             )
 
-
-@torch.no_grad()
-def best_answers(
-    answerer: Answerer,
-    questions: QuestionSet,
-    held: Held,
-    places: NDArray[np.int64],
-    device: torch.device,
-    *,
-    batch_size: int = 512,
-    stop: Event | None = None,
-) -> dict[str, str]:
-    """The best answer to each of some questions, by the question's id.
-
-    Args:
-        answerer: The model, in evaluation mode.
-        questions: The questions.
-        held: The same, where batches are cut from.
-        places: Which of them.
-        device: Where the model is.
-        batch_size: Questions at a time.
-        stop: Set to ask for a stop.
-
-    Raises:
-        StoppedError: It was asked to stop.
-    """
-    answers = questions.answers.words
-    given: dict[str, str] = {}
-    for start in range(0, len(places), batch_size):
-        if stop is not None and stop.is_set():
+    def _look(self, done: int) -> None:
+        if self._stop.is_set():
             raise StoppedError
-        mine = places[start : start + batch_size]
-        inputs = dict(on_device(held.batch(mine), device))
-        for name in ("targets", "real"):
-            del inputs[name]
-        best = answerer(**inputs).argmax(1).tolist()
-        for place, answer in zip(mine, best, strict=True):
-            given[questions.questions[place].id] = answers[answer]
-    return given
-
-
-def on_device(batch: QuestionBatch, device: torch.device) -> Inputs:
-    """The fields of a batch by name, on a device."""
-    fields = (item.name for item in dataclasses.fields(batch))
-    tensors = {name: getattr(batch, name) for name in fields}
-    return {
-        name: None if tensor is None else tensor.to(device, non_blocking=True)
-        for name, tensor in tensors.items()
-    }

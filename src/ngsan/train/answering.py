@@ -20,17 +20,18 @@ from ngsan.config.answering import (
     AnswererConfig,
     AnswerRun,
 )
+from ngsan.config.phases import ANSWERING
 from ngsan.data.question_set import QuestionSet
 from ngsan.data.questions import ANSWERS
-from ngsan.data.resident_questions import ResidentQuestions
+from ngsan.data.resident_questions import HeldQuestions, ResidentQuestions
 from ngsan.data.synthetic.asking import write_question_scenes
 from ngsan.data.word_vectors import read_vectors
 from ngsan.models.answerer import Answerer
 from ngsan.models.build_answerer import build_answerer
 from ngsan.models.saved_answerer import read_answerer, save_answerer
 from ngsan.nn.geometry import check_boxes
-from ngsan.train.answer_validation import AnswerValidation, Held
-from ngsan.train.answering_phase import ANSWERING, AnsweringPhase
+from ngsan.train.answer_validation import AnswerValidation
+from ngsan.train.answering_phase import AnsweringPhase
 from ngsan.train.log import Entry
 from ngsan.train.machine import is_compiled
 from ngsan.train.phases import Shuffle
@@ -97,7 +98,9 @@ class AnsweringTask:
         config, fabric, device = self.config, self._fabric, self._fabric.device
         writer = copy.deepcopy(model).eval().requires_grad_(False)
         compiled, where = is_compiled(config.machine, device), config.machine.data
-        learned, validated = (_hold(data, device, where) for data in self._datasets)
+        learned, validated = (
+            _hold(data, device, where) for data in (self._learned, self._validated)
+        )
         shuffle = Shuffle(config.seed, fabric.global_rank, fabric.world_size)
 
         def answering() -> Phase:
@@ -109,10 +112,6 @@ class AnsweringTask:
         batch = config.validation.batch_size
         validate = AnswerValidation(writer, self._validated, validated, fabric, stop, batch)
         return Lesson(writer=writer, phases=[answering], validate=validate)
-
-    @property
-    def _datasets(self) -> tuple[QuestionSet, QuestionSet]:
-        return self._learned, self._validated
 
     def save(
         self,
@@ -221,7 +220,7 @@ def _fitted(model: AnswererConfig, data: QuestionSet) -> AnswererConfig:
 
 def _hold(
     data: QuestionSet, device: torch.device, where: Literal["auto", "device", "host"]
-) -> Held:
+) -> HeldQuestions:
     """The questions where batches are cut from: the device's memory, or the mapped store."""
     if where == "auto":
         fits = device.type == "cuda" and (

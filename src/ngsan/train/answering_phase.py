@@ -3,6 +3,7 @@
 Shapes: `B` questions, `N` regions, `T` words, `A` answers.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -12,13 +13,12 @@ from torch import Tensor, nn
 
 from ngsan.config import PhaseConfig
 from ngsan.config.answering import AnswerPhaseConfig
+from ngsan.config.phases import ANSWERING
 from ngsan.data.question_set import QuestionBatch
+from ngsan.data.resident_questions import HeldQuestions
 from ngsan.models.answerer import Answerer
-from ngsan.train.answer_validation import Held, on_device
 from ngsan.train.phases import Shuffle
 from ngsan.train.step import Inputs
-
-ANSWERING = "answering"
 
 
 class AnswerLoss(nn.Module):
@@ -60,7 +60,7 @@ class AnsweringPhase:
         self,
         answerer: Answerer,
         config: AnswerPhaseConfig,
-        held: Held,
+        held: HeldQuestions,
         count: int,
         shuffle: Shuffle,
         device: torch.device,
@@ -97,7 +97,9 @@ class AnsweringPhase:
     def prepare(self, batch: QuestionBatch, step: int) -> tuple[Inputs, Tensor]:
         """See `Phase.prepare`."""
         sums = torch.zeros(0, dtype=torch.double, device=self._device)
-        return on_device(batch, self._device), sums
+        batch = batch.to(self._device, non_blocking=True)
+        inputs = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return inputs, sums
 
     def numbers(self, sums: Sequence[float]) -> dict[str, float]:
         """See `Phase.numbers`."""

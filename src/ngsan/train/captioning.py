@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ngsan.config import MODELS, TrainConfig
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.dataset import CaptionDataset
 from ngsan.models import Captioner
 from ngsan.models.photo import PhotoEncoder
@@ -19,8 +20,6 @@ from ngsan.train.fitting import check_norm
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled
 from ngsan.train.phases import (
-    CROSS_ENTROPY,
-    SELF_CRITICAL,
     CrossEntropyPhase,
     SelfCriticalPhase,
     Shuffle,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.config import CrossEntropyConfig, PhaseConfig, SelfCriticalConfig
+from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.sampler import BatchSampler, SamplerState
 from ngsan.models.captioner import Captioner
@@ -21,9 +22,6 @@ from ngsan.train.step import Inputs
 
 GREEDY_STEPS = 50
 """Steps from one reward of greedy captions to the next, if the baseline does not need it."""
-
-CROSS_ENTROPY = "cross-entropy"
-SELF_CRITICAL = "self-critical"
 
 
 @dataclass(frozen=True)

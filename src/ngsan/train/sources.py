@@ -100,17 +100,18 @@ def fit_sizes(config: TrainConfig, dataset: CaptionDataset) -> TrainConfig:
     Raises:
         ValueError: The model reads the frames of clips, and these are the regions of images.
     """
-    if config.model.positions != "none" and dataset.store.has_boxes:
+    model = config.model
+    # Frames that are one vector each have no boxes; the cells of a frame have them.
+    if model.positions != "none" and not model.frame_grid and dataset.store.has_boxes:
         raise ValueError(
-            f"model.positions: {config.model.positions} is for the frames of clips, and "
-            f"{dataset.folder} has regions with boxes: give clips, or --model.positions none"
+            f"model.positions: {model.positions} is for the frames of clips, and {dataset.folder} "
+            "has regions with boxes: give clips, with --model.frame_grid if their frames have "
+            "cells, or --model.positions none"
         )
-    model = dataclasses.replace(
-        config.model,
-        vocab_size=len(dataset.vocabulary),
-        feature_dim=dataset.store.feature_dim,
+    fitted = dataclasses.replace(
+        model, vocab_size=len(dataset.vocabulary), feature_dim=dataset.store.feature_dim
     )
-    return dataclasses.replace(config, model=model)
+    return dataclasses.replace(config, model=fitted)
 
 
 def build_model(config: TrainConfig, dataset: CaptionDataset, *, fresh: bool) -> Captioner:

@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.config.translation import TRANSLATORS, TranslationRun
 from ngsan.data.parallel.batch import PairTable
 from ngsan.data.parallel.batches import TokenBatches
@@ -21,7 +22,6 @@ from ngsan.models.translator import Translator
 from ngsan.train.fitting import check_initial, check_norm
 from ngsan.train.log import Entry
 from ngsan.train.machine import half_of, is_compiled
-from ngsan.train.phases import CROSS_ENTROPY
 from ngsan.train.task import Lesson, Phase
 from ngsan.train.translation_phase import CrossEntropyOfPairs, TranslationLoss
 from ngsan.train.translation_validation import TranslationScores

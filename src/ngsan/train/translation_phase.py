@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.config import PhaseConfig
+from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.config.translation import TranslationPhase
 from ngsan.data.parallel.batch import PairTable, TranslationBatch
 from ngsan.data.parallel.batches import TokenBatches
 from ngsan.models.translator import Translator
 from ngsan.nn.losses import word_cross_entropy_sum
 from ngsan.nn.packing import Packing
-from ngsan.train.phases import CROSS_ENTROPY
 from ngsan.train.step import Inputs
 
 

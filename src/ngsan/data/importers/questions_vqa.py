@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
+from typing import Any, NamedTuple
 
 from ngsan.data.captions import caption_text, entry_fields, image_id
 from ngsan.data.importers.json_stream import stream_items
@@ -18,10 +19,19 @@ class _Answered:
     """What an annotation tells of a question."""
 
     answers: tuple[str, ...]
+    """What people said."""
+
     answer_type: str
+    """Such as "yes/no"; empty if it is not told."""
+
     question_type: str
+    """Such as "how many"; empty if it is not told."""
+
     image: str
+    """What it is about."""
+
     where: str
+    """Where the annotation stands."""
 
 
 @dataclass
@@ -29,8 +39,13 @@ class _Split:
     """The files of a split: those with questions, and what the others tell, by question."""
 
     files: list[str | Path] = field(default_factory=list)
+    """Those with questions."""
+
     answered: dict[str, _Answered] = field(default_factory=dict)
+    """What annotations tell of questions that have not been read yet, by id."""
+
     annotated: bool = False
+    """Whether there are annotations, so that every question must have one."""
 
 
 def vqa_questions(
@@ -89,17 +104,38 @@ def _kind(path: str | Path) -> str:
     )
 
 
-def _take_answers(answered: dict[str, _Answered], path: str | Path, problems: Problems) -> None:
-    for array, number, entry in stream_items(path):
-        if array != "annotations":
+class _Entry(NamedTuple):
+    """An item of one of the two arrays."""
+
+    identity: str
+    """Of the question."""
+
+    image: str
+    """What it asks about."""
+
+    fields: dict[str, Any]
+    """All that the item says."""
+
+    where: str
+    """Where it stands, for whoever is told of a problem."""
+
+
+def _entries(path: str | Path, array: str, needed: str, problems: Problems) -> Iterator[_Entry]:
+    """The items of an array that have both ids and what is needed; others are reported."""
+    for name, number, item in stream_items(path):
+        if name != array:
             continue
-        where = f"{path}: annotation {number}"
-        fields = entry_fields(entry, ("question_id", "image_id", "answers"), problems, where)
+        where = f"{path}: {array.removesuffix('s')} {number}"
+        fields = entry_fields(item, ("question_id", "image_id", needed), problems, where)
         identity = image_id(fields["question_id"], problems, where) if fields else None
         image = image_id(fields["image_id"], problems, where) if fields else None
-        if fields is None or identity is None or image is None:
-            continue
-        where = f"{where} (question {identity})"
+        if fields is not None and identity is not None and image is not None:
+            yield _Entry(identity, image, fields, f"{where} (question {identity})")
+
+
+def _take_answers(answered: dict[str, _Answered], path: str | Path, problems: Problems) -> None:
+    for entry in _entries(path, "annotations", "answers", problems):
+        identity, image, fields, where = entry
         if identity in answered:
             problems.report("duplicate question", where, f"it is in {answered[identity].where}")
             continue
@@ -133,16 +169,8 @@ def _answers(values: object, problems: Problems, where: str) -> tuple[str, ...]:
 def _questions(
     path: str | Path, split: str, held: _Split, seen: dict[str, str], problems: Problems
 ) -> Iterator[Question]:
-    for array, number, entry in stream_items(path):
-        if array != "questions":
-            continue
-        where = f"{path}: question {number}"
-        fields = entry_fields(entry, ("question_id", "image_id", "question"), problems, where)
-        identity = image_id(fields["question_id"], problems, where) if fields else None
-        image = image_id(fields["image_id"], problems, where) if fields else None
-        if fields is None or identity is None or image is None:
-            continue
-        where = f"{where} (question {identity})"
+    for entry in _entries(path, "questions", "question", problems):
+        identity, image, fields, where = entry
         if identity in seen:
             problems.report("duplicate question", where, f"it is in {seen[identity]}")
             continue

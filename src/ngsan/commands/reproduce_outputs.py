@@ -1,0 +1,128 @@
+"""What `ngsan reproduce` makes of finished runs: tables, a figure of weights, and a page."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from ngsan.commands.plot_geometry import plot_geometry
+from ngsan.data.dataset import CaptionDataset
+from ngsan.data.pictures import PictureStore
+from ngsan.durable import write_text
+from ngsan.reproduce.examples import choose_examples, examples_page
+from ngsan.reproduce.figures import draw
+from ngsan.reproduce.ledger import Ledger
+from ngsan.reproduce.report import Report, build_report, header, rows, to_csv, to_markdown
+from ngsan.reproduce.runs import RUNS, Wanted
+from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
+
+_WIDE = 120
+"""Characters of a terminal that shows all columns."""
+
+_LABEL = 12
+"""Characters that a label has at least."""
+
+
+def write_table(
+    table: Table, wanted: Sequence[Wanted], ledger: Ledger, split: str, console: Console
+) -> None:
+    """Shows a table, and writes it as Markdown, CSV and a figure beside its ledger.
+
+    Args:
+        table: The table.
+        wanted: Its runs.
+        ledger: Those that are finished.
+        split: On which they are shown; empty for the table's own.
+        console: Where to show it.
+
+    Raises:
+        ValueError: None of them is finished, or was measured on the split.
+    """
+    report = build_report(dataclasses.replace(table, split=split or table.split), wanted, ledger)
+    if not report.lines:
+        raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}")
+    if split not in ("", "val", report.split):
+        raise ValueError(f"split: no run of table {table.name} was measured on {split!r}")
+    _show(report, console)
+    base = ledger.folder / (f"{table.name}-{split}" if split else table.name)
+    write_text(base.with_suffix(".md"), to_markdown(report))
+    write_text(base.with_suffix(".csv"), to_csv(report))
+    told = f"{base}.md, .csv"
+    try:
+        draw(report, base.with_suffix(".png"))
+        told += " and .png"
+    except ValueError as error:  # Matplotlib is an extra
+        console.print(str(error), highlight=False, markup=False)
+    console.print(f"the table is in {told}", highlight=False)
+
+
+def _show(report: Report, console: Console) -> None:
+    table, heads, lines = report.table, header(report), rows(report)
+    shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
+    dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
+    kept = [number for number, head in enumerate(heads) if head not in dispensable]
+    longest = max(len(cells[0]) for cells in lines)
+    for number in kept:
+        # Where there is little room, labels take two lines: numbers cannot be cut.
+        if number:
+            shown.add_column(heads[number], justify="right", no_wrap=True)
+        else:
+            shown.add_column(heads[number], min_width=min(_LABEL, longest))
+    for cells in lines:
+        shown.add_row(*(cells[number] for number in kept))
+    console.print(shown)
+
+
+def draw_weights(wanted: Sequence[Wanted], ledger: Ledger) -> None:
+    """Draws the geometric bias of the one run of `WEIGHTS`.
+
+    Raises:
+        ValueError: It is not finished, or its model is gone.
+    """
+    _check_finished(WEIGHTS, wanted, ledger)
+    model = ledger.folder / RUNS / wanted[0].key
+    if not model.is_dir():
+        raise ValueError(f"{model}: the run was removed; take another --to, to make it again")
+    plot_geometry(str(model), str(ledger.folder / f"{WEIGHTS.name}.png"))
+
+
+def write_examples(
+    wanted: Sequence[Wanted], ledger: Ledger, pictures: str | None, console: Console
+) -> None:
+    """Writes the page of captions by the two runs of `EXAMPLES`.
+
+    Args:
+        wanted: The runs.
+        ledger: Those that are finished.
+        pictures: The folder of the photographs, or None to do without.
+        console: Where to tell of it.
+
+    Raises:
+        ValueError: A run is not finished.
+    """
+    _check_finished(EXAMPLES, wanted, ledger)
+    data = wanted[0].config.data
+    split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
+    dataset = CaptionDataset(
+        data.folder, split, longest=data.longest, skip_missing=data.skip_missing
+    )
+    references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+    written = {run.label: ledger.written(run.key, split) for run in wanted}
+    examples = choose_examples(written)
+    photographs = None if pictures is None else PictureStore(pictures)
+    path = ledger.folder / f"{EXAMPLES.name}.html"
+    page = examples_page(
+        examples, references, photographs, models=list(written), compared=len(dataset)
+    )
+    write_text(path, page)
+    console.print(f"{len(examples)} images are in {path}", highlight=False)
+
+
+def _check_finished(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> None:
+    lost = [run.label for run in wanted if run.key not in ledger]
+    if lost:
+        raise ValueError(
+            f"{table.name} needs runs that are not finished in {ledger.folder}: "
+            f"{', '.join(lost)}; without --report they are made"
+        )
