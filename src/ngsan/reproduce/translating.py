@@ -54,7 +54,7 @@ class Translating:
         names = dict.fromkeys((config.data.validation, *(("test",) if "test" in known else ())))
         found = {}
         for name in names:
-            split = ParallelSplit(config.data.folder, name)
+            split = ParallelSplit(config.data.folder, name, verify=True)
             sentences = [split.sentence("source", place) for place in range(len(split))]
             best = translator.translate_ids(
                 sentences,
