@@ -233,6 +233,12 @@ def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
     assert told in capsys.readouterr().err
 
 
+def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["reproduce", "layers", "--data", str(data), "--to", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.endswith("file is no folder\n")
+
+
 def test_every_table_can_be_built(data):
     for table in TABLES.values():
         if table.task != "captioning":
