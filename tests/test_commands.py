@@ -121,6 +121,36 @@ def test_a_key_that_no_config_has_is_an_error(tmp_path, capsys):
     assert "layerz" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "{file}: expected keys and values, such as seed: 1, and found nothing"),
+        (b"- a\n- b\n", "{file}: expected keys and values, such as seed: 1, and found ['a', 'b']"),
+        (b"a: &a [*a]", "{file}: Circular reference detected"),
+        (b"\0", "{file}: unacceptable character"),
+        ("model: é".encode("latin-1"), "{file}: 'utf-8' codec can't decode"),
+        (b"model: 3", "model: expected keys and values, not 3"),
+        (b"model: null", "model: expected keys and values, not None"),
+        (b"cross_entropy: {rate: []}", "cross_entropy.rate: expected keys and values, not []"),
+    ],
+)
+@pytest.mark.parametrize("command", [["describe"], ["reproduce", "norms", "--data", "."]])
+def test_a_config_without_keys_is_told_in_a_line(tmp_path, capsys, content, message, command):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    assert main([*command, "--config", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"ngsan {command[0]}: {message.format(file=file)}")
+    assert told.count("\n") == 1
+
+
+def test_a_value_for_a_section_is_told(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--output", "runs", "--data", "mydata"])
+    assert stopped.value.code == 2
+    assert "--data: 'mydata' is no section" in capsys.readouterr().err
+
+
 def test_the_module_runs_and_importing_it_needs_no_torch():
     version = subprocess.run(
         [sys.executable, "-m", "ngsan", "--version"], capture_output=True, text=True, check=True

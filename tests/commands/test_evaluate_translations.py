@@ -63,6 +63,19 @@ def test_tokens_follow_the_language(folder, model, tmp_path, capsys, language, t
     assert names == ["BLEU", "tokenised BLEU"][: 2 if language in ("de", "en") else 1]
 
 
+def test_a_damaged_id_is_told_before_anything_is_made_of_it(folder, model, tmp_path, capsys):
+    data = shutil.copytree(folder, tmp_path / "data")
+    path = data / "val.source.ids"
+    content = bytearray(path.read_bytes())
+    content[2] ^= 0x40  # a word piece of more than four million
+    path.write_bytes(content)
+    line = ["evaluate", str(model), "--data", str(data), "--split", "val", "--to", "out.txt"]
+    assert main([*line, "--device", "cpu"]) == 2
+    assert "val.source.ids is damaged: prepare the texts anew\n" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"val\.source\.ids is damaged"):
+        train(small_run(data, epochs=1), tmp_path / "run")
+
+
 def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
     other = backwards_folder(tmp_path / "other", train=60, val=7, most=3)
     out = tmp_path / "out.txt"

@@ -86,6 +86,25 @@ def test_equals_sacrebleu(seed):
     assert through.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
+@pytest.mark.parametrize(
+    ("mine", "its"),
+    [
+        (["ein Mann", ""], ["", ""]),
+        (["ein Mann läuft weit weg"], ["zwei Hunde"]),
+        (["", " "], ["zwei", "Hunde"]),
+        (["\u3000der\u00a0 .\t", "\x1c<skipped>"], ["\u3000", "- , &quot; 2.5 &amp; "]),
+    ],
+)
+def test_equals_sacrebleu_where_nothing_matches(mine, its):
+    sacrebleu = pytest.importorskip("sacrebleu")
+    theirs, found = sacrebleu.corpus_bleu(mine, [its]), plain_bleu(mine, its)
+    assert (
+        (found.value, list(found.precisions)) == (theirs.score, theirs.precisions) == (0, [0] * 4)
+    )
+    assert (found.length, found.reference_length) == (theirs.sys_len, theirs.ref_len)
+    assert found.brevity_penalty == pytest.approx(theirs.bp)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_bleu_of_counts_is_that_of_any_choice_of_sentences(seed):
     mine, its = noisy(seed)

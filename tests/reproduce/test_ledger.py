@@ -61,6 +61,26 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
         Ledger(tmp_path)
 
 
+def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
+    Ledger(tmp_path).add(entry(), {})
+    path = tmp_path / LEDGER
+    path.write_bytes(path.read_bytes() + b"\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"ledger\.jsonl:2: damaged"):
+        Ledger(tmp_path)
+
+
+@pytest.mark.parametrize("place", range(10, 60, 3))
+def test_a_flipped_bit_in_texts_is_named(tmp_path, place):
+    ledger = Ledger(tmp_path)
+    ledger.add(entry(), {"val": WRITTEN})
+    path = tmp_path / "written" / f"{entry().key}-val.json.gz"
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"val\.json\.gz: damaged"):
+        ledger.written(entry().key, "val")
+
+
 def test_texts_that_are_lost_or_damaged_are_named(tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add(entry(), {"val": WRITTEN})

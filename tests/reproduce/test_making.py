@@ -20,6 +20,7 @@ from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import Wanted, wanted_runs
 from ngsan.reproduce.tables import Row, Table
+from ngsan.train.run import InterruptedRunError
 from tests.reproduce.test_runs import base
 
 TABLE = Table(
@@ -141,14 +142,30 @@ def test_runs_end_when_their_command_is_stopped(data, tmp_path):
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(InterruptedRunError) as ended:
         make_runs(runs, Ledger(tmp_path), jobs=2)
     stopping.join()
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert ended.value.number == signal.SIGTERM
     until(lambda: not list(tmp_path.glob("runs/*/.lock")))
     assert saved(tmp_path) == 2
     del ended  # and with it the last that holds the workers
     until(lambda: not multiprocessing.active_children())
+
+
+def test_ctrl_c_is_for_the_command_and_not_for_its_processes():
+    blocked = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    told = []
+
+    def start():
+        with making._without_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            line = [sys.executable, "-c", blocked]
+            told.append(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert "SIGINT" in told[0]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_runs_end_when_their_command_is_killed(endless):

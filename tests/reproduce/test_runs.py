@@ -245,6 +245,12 @@ def test_the_help_says_what_the_command_means_by_a_key(capsys):
     assert "those of norms are 'none (SAN)', 'layer norm'" in said
 
 
+def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["reproduce", "layers", "--data", str(data), "--to", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.endswith("file is no folder\n")
+
+
 def test_every_table_can_be_built(data):
     for table in TABLES.values():
         if table.task != "captioning":

@@ -27,7 +27,7 @@ from ngsan.models.folder import WEIGHTS, model_signature
 from ngsan.models.saved_captioner import load_captioner
 from ngsan.train import folder as folders
 from ngsan.train.captioning import CaptioningTask
-from ngsan.train.progress import differences, settings
+from ngsan.train.progress import SettingsError, differences, require_same, settings
 from ngsan.train.run import train
 from ngsan.train.state import read_state
 from tests.kills import end_of, fork
@@ -286,6 +286,12 @@ def test_other_data_are_refused(tmp_path):
     captions.write_text(captions.read_text().replace("ball", "box"))
     with pytest.raises(ValueError, match=r"data\.signatures\.train: '[0-9a-f]+' before"):
         train(on_folder(moved), folder, resume=True)
+
+
+def test_a_run_of_another_task_is_told_in_a_line():
+    before = {"task": "answering", "model": {"dim": 1}, "learning": {"epochs": 3}}
+    with pytest.raises(SettingsError, match=r"^here: .* one of answering, not of captioning; .*$"):
+        require_same(before, {"task": "captioning", "model": {"dim": 2}}, "here")
 
 
 def test_settings_are_as_a_state_gives_them_back():

@@ -1,13 +1,15 @@
 """What the commands share: command lines and progress."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
-from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, auto_cli, set_parsing_settings
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,6 +31,24 @@ class Parser(ArgumentParser):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
 
+class _ConfigParser(Parser):
+    """A parser with `--config FILE`, which tells what is wrong with a file or a section."""
+
+    def parse_args(self, args: Any = None, *more: Any, **named: Any) -> Any:
+        """Reads a command line; a file that holds no keys is a `ValueError` that names it."""
+        for _, path in _given(args or [], "--config"):
+            _keys_of(path)
+        return super().parse_args(args, *more, **named)
+
+    def error(self, message: str, *more: Any) -> NoReturn:
+        """Exits with status 2."""
+        section = re.match(r'Parser key "([^"]+)":\s+Unable to load config (.+)', message)
+        if section:
+            key, value = section.groups()
+            message = f"--{key}: {value} is no section; give its keys one by one: --{key}.KEY VALUE"
+        super().error(message, *more)
+
+
 def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
     """Reads a command line and calls the function with it.
 
@@ -42,7 +62,7 @@ def run(function: Callable[..., Any], arguments: list[str], name: str) -> Any:
         name: The command's name.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=Parser)
+    return auto_cli(function, args=arguments, prog=f"ngsan {name}", parser_class=_ConfigParser)
 
 
 def config_parser(config: type[T], name: str, text: str) -> Parser:
@@ -58,7 +78,7 @@ def config_parser(config: type[T], name: str, text: str) -> Parser:
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     usage = f"ngsan {name} [--config FILE] [--KEY VALUE ...]"
-    parser = Parser(prog=f"ngsan {name}", usage=usage, description=text)
+    parser = _ConfigParser(prog=f"ngsan {name}", usage=usage, description=text)
     parser.add_argument("--config", action="config", help="a YAML file with any of the keys")
     parser.add_class_arguments(config, as_group=False)
     return parser
@@ -77,7 +97,12 @@ def retell(parser: Parser, about: Mapping[str, tuple[str, str]]) -> None:
 
 
 def take_config(parser: Parser, options: Any, config: type[T]) -> T:
-    """The configuration among the options that a parser of `config_parser` has read."""
+    """The configuration among the options that a parser of `config_parser` has read.
+
+    Raises:
+        ValueError: A section is no section, or a value is wrong.
+    """
+    _check_sections(options, config)
     made = parser.instantiate(options)
     names = [item.name for item in dataclasses.fields(config)]  # type: ignore[arg-type]
     return config(**{name: made[name] for name in names})
@@ -92,22 +117,49 @@ def task_of(arguments: list[str]) -> str:
         ValueError: A file is no YAML.
         OSError: A file cannot be read.
     """
+    task = "captioning"
+    for option, value in _given(arguments, "--task", "--config"):
+        task = value if option == "--task" else str(_keys_of(value).get("task", task))
+    return task
+
+
+def _given(arguments: list[str], *options: str) -> Iterator[tuple[str, str]]:
+    """Options of a command line and their values, as `--seed 1` or `--seed=1`."""
+    for word, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, _, value = word.partition("=")
+        if option in options and (value or after or option == "--task"):
+            yield option, value or after
+
+
+def _keys_of(path: str) -> dict[Any, Any]:
+    """What a YAML file holds.
+
+    Raises:
+        ValueError: It is no YAML, or holds no keys.
+        OSError: It cannot be read.
+    """
     import yaml
 
-    task = "captioning"
-    for word, after in zip_longest(arguments, arguments[1:], fillvalue=""):
-        option, _, given = word.partition("=")
-        value = given or after
-        if option == "--task":
-            task = value
-        elif option == "--config" and value:
-            try:
-                keys = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-            except (UnicodeDecodeError, yaml.YAMLError) as error:
-                raise ValueError(f"{value}: {error}") from error
-            if isinstance(keys, dict) and "task" in keys:
-                task = str(keys["task"])
-    return task
+    try:
+        keys = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        json.dumps(keys, default=str, skipkeys=True)  # what holds itself has no end
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(keys, dict):
+        what = "nothing" if keys is None else repr(keys)
+        raise ValueError(f"{path}: expected keys and values, such as seed: 1, and found {what}")
+    return keys
+
+
+def _check_sections(options: Any, config: type[Any], where: str = "") -> None:
+    """Raises a `ValueError` if a value stands in the place of a section's keys."""
+    for name, kind in get_type_hints(config).items():
+        if dataclasses.is_dataclass(kind):
+            value, path = options[name], f"{where}{name}"
+            if not isinstance(value, Namespace):
+                raise ValueError(f"{path}: expected keys and values, not {value!r}")
+            assert isinstance(kind, type)
+            _check_sections(value, kind, f"{path}.")
 
 
 def importer_parser(

@@ -41,7 +41,8 @@ def evaluate_translations(
     """
     from ngsan.predict.translating import open_translator
 
-    translator, texts = open_translator(model, device=device), ParallelSplit(data, split)
+    translator = open_translator(model, device=device)
+    texts = ParallelSplit(data, split, verify=True)
     console = Console()
     words = WORDS if batch_size is None else batch_size
     if words < 1:

@@ -141,6 +141,8 @@ def _check(config: Any, options: Any) -> None:
         raise ValueError("data.folder: say which dataset: --data DIR")
     if config.data.folder and not Path(config.data.folder).is_dir():
         raise ValueError(f"data.folder: there is no folder {config.data.folder}")
+    if Path(options.to).exists() and not Path(options.to).is_dir():
+        raise ValueError(f"to: {options.to} is no folder")
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:

@@ -76,7 +76,9 @@ def read_yaml(cls: type[T], path: str | Path) -> T:
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         return from_dict(cls, {} if values is None else values)
-    except (ValueError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 

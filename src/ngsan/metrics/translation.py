@@ -121,7 +121,8 @@ def bleu(
     _check_counts(len(hypotheses), len(references))
     sums = _counts(hypotheses, references).sum(axis=0).tolist()
     matches, totals, (length, wanted) = sums[:ORDERS], sums[ORDERS:-2], sums[-2:]
-    precisions = _precisions(matches, totals, smooth)
+    # As sacreBLEU has it: where not a single token matches there is nothing to smooth.
+    precisions = _precisions(matches, totals, smooth and matches[0] > 0)
     penalty = 1.0
     if length < wanted:
         penalty = math.exp(1 - wanted / length) if length else 0.0

@@ -7,6 +7,7 @@ learned from. Two tables that have a run in common share it.
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,12 +83,13 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         if not self._path.is_file():
             return
-        lines = self._path.read_text(encoding="utf-8").split("\n")
+        # Line by line, so that bytes that are no text are those of a line.
+        lines = self._path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                entry = Entry(**json.loads(line))
+                entry = Entry(**json.loads(line.decode("utf-8")))
             except (ValueError, TypeError) as error:
                 if number == len(lines):
                     continue  # no end of line: it was being written when the run was killed
@@ -142,7 +144,7 @@ class Ledger:
         path = self._file(key, split)
         try:
             return Written(**json.loads(gzip.decompress(path.read_bytes())))
-        except (OSError, EOFError, ValueError, TypeError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
             raise ValueError(f"{path}: damaged or missing: {error}") from error
 
     def _file(self, key: str, split: str) -> Path:

@@ -124,7 +124,8 @@ def _made_apart(
     while left or busy:
         while left and idle:
             run, worker = left.pop(), idle.pop()
-            busy[worker.submit(make_run, run, folder)] = run, worker
+            with _without_interrupts():
+                busy[worker.submit(make_run, run, folder)] = run, worker
         over, _ = wait(busy, return_when=FIRST_COMPLETED)
         for future in over:
             run, worker = busy.pop(future)
@@ -140,6 +141,20 @@ def _made_apart(
 def _start_worker(threads: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(threads,))
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes that are started here never see Ctrl-C, which a terminal sends to all of them.
+
+    They are told by this one, which sees it a moment later; by themselves they would complain if
+    it came while they begin.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(threads: int) -> None:
@@ -161,10 +176,14 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _ended_together() -> Iterator[None]:
-    """When this process is stopped, the runs save their states and end, too."""
+    """When this process is stopped, the runs save their states and end, too.
+
+    Raises:
+        InterruptedRunError: It was stopped by SIGTERM.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise InterruptedRunError(number)
 
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, stop) if is_main else None

@@ -53,7 +53,7 @@ class Translating:
         known = read_index(Path(config.data.folder))["splits"]
         found = {}
         for name in measured_splits(config.data.validation, known):
-            split = ParallelSplit(config.data.folder, name)
+            split = ParallelSplit(config.data.folder, name, verify=True)
             sentences = [split.sentence("source", place) for place in range(len(split))]
             best = translator.translate_ids(
                 sentences,

@@ -139,8 +139,14 @@ def require_same(before: Mapping[str, Any], now: Mapping[str, Any], where: str) 
         where: The run's folder.
 
     Raises:
-        SettingsError: Something differs; names everything that does.
+        SettingsError: Something differs; names everything that does, or the task alone.
     """
+    was, task = before.get("task"), now.get("task")
+    if was is not None and was != task:  # then hardly a key is the same
+        raise SettingsError(
+            f"{where}: the run that was begun there is one of {was}, not of {task}; begin another "
+            "run in another folder"
+        )
     lines = differences(before, now)
     if lines:
         listed = "".join(f"\n  {line}" for line in lines)

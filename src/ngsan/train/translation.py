@@ -196,4 +196,7 @@ def _open(config: TranslationRun) -> tuple[ParallelSplit, ParallelSplit]:
         raise ValueError(
             "data.folder: say what to learn from: --data.folder DIR, made by ngsan data parallel"
         )
-    return ParallelSplit(data.folder, data.train), ParallelSplit(data.folder, data.validation)
+    # A damaged id would be told by a GPU long after, and not where it is.
+    splits = (data.train, data.validation)
+    train, validation = (ParallelSplit(data.folder, split, verify=True) for split in splits)
+    return train, validation

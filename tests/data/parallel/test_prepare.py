@@ -157,6 +157,9 @@ def test_damage_is_found(files, tmp_path):
     index.write_text(index.read_text().replace('"pairs": 20', '"pairs": 19').replace("sha", "sho"))
     with pytest.raises(ValueError, match="it was changed"):
         ParallelSplit(folder, "val")
+    index.write_text('{"format": 1, "splits": []}')
+    with pytest.raises(ValueError, match="it was changed"):
+        ParallelSplit(folder, "val")
     with pytest.raises(ValueError, match="holds no parallel text: make it with ngsan data"):
         ParallelSplit(tmp_path, "val")
 

@@ -115,10 +115,14 @@ def read_index(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged: {error}") from error
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise ValueError(f"{path}: its format is not known here; prepare the texts anew")
-    files = {
-        name: file for part in index["splits"].values() for name, file in part["files"].items()
-    }
-    if index["signature"] != signature({**files, FILE: index["tokenizer"]}):
+    try:
+        files = {
+            name: file for part in index["splits"].values() for name, file in part["files"].items()
+        }
+        known = index["signature"] == signature({**files, FILE: index["tokenizer"]})
+    except (KeyError, TypeError, AttributeError):
+        known = False
+    if not known:
         raise ValueError(f"{path}: it was changed since it was written; prepare the texts anew")
     return index
 
