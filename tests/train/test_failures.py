@@ -326,6 +326,15 @@ def test_another_run_in_the_folder(begun, whole, monkeypatch):
     assert same(begun, whole)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["captions.jsonl", "questions.jsonl", "parallel.json"])
+def test_a_run_is_not_begun_in_a_dataset(tmp_path, name, resume):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match="holds a dataset: give --output a folder"):
+        train(often(), tmp_path, resume=resume)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_run_is_not_begun_over_another(begun, whole, tmp_path):
     with pytest.raises(ValueError, match="holds a run already: --resume"):
         train(often(), begun)

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from torch import nn
 
+from ngsan.data.captions import CAPTIONS
 from ngsan.data.lock import release_lock, take_lock
+from ngsan.data.parallel.dataset import INDEX
+from ngsan.data.questions import QUESTIONS
 from ngsan.models.folder import WEIGHTS, copy_model
 from ngsan.train.keeping import STATES, write_best
 from ngsan.train.log import Entry
 from ngsan.train.progress import Progress
 from ngsan.train.state import TrainingState, read_state
 from ngsan.train.task import Task
+
+_DATASETS = (CAPTIONS, QUESTIONS, INDEX)
+"""Files that a dataset has and a run has not; both have a vocabulary."""
 
 _LOCK = ".lock"
 
@@ -59,13 +65,16 @@ def find_state(
         The newest state that is whole; None to begin.
 
     Raises:
-        ValueError: A run is there that should not be, or it has no state that is whole.
+        ValueError: A run is there that should not be, or it has no state that is whole, or the
+            folder is a dataset's.
     """
 
     def on_damage(text: str) -> None:
         listen({"event": "note", "text": text})
 
     there = (output / STATES).is_dir() and any((output / STATES).iterdir())
+    if not there and any((output / name).exists() for name in _DATASETS):
+        raise ValueError(f"{output} holds a dataset: give --output a folder of the run's own")
     if resume:
         state = read_state(output / STATES, on_damage)
         if state is None and (output / WEIGHTS).exists():
