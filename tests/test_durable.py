@@ -202,6 +202,14 @@ def test_a_device_is_no_file_to_replace(tmp_path, name):
     assert not durable.is_stream(__file__)
 
 
+def test_links_in_a_circle_are_told(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("a", "a/file"):
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            durable.write_output(tmp_path / name, "text")
+
+
 def test_an_output_that_cannot_be_written_is_named_and_the_old_one_is_left(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         durable.write_output(tmp_path / "nowhere" / "file", "text")

@@ -13,6 +13,9 @@ from pathlib import Path
 PARTIAL = ".partial"
 """How temporary names end."""
 
+_MOST_LINKS = 40
+"""Links that are followed one after the other, as Linux does."""
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -50,7 +53,7 @@ def replacing_output(path: str | Path) -> Iterator[Path]:
     if is_stream(path):
         yield Path(path)
         return
-    with replacing(Path(path).resolve()) as partial:
+    with replacing(os.path.realpath(path)) as partial:  # Path.resolve has no OSError for circles
         yield partial
 
 
@@ -65,18 +68,24 @@ def write_output(path: str | Path, content: bytes | str) -> None:
     if is_stream(path):
         Path(path).write_bytes(data)
         return
-    with replacing(Path(path).resolve()) as partial:
+    with replacing_output(path) as partial:
         write_unseen(partial, data, name=path)
 
 
 def is_stream(path: str | Path) -> bool:
-    """Whether a path leads to a pipe, a device or an open file, which is not to be replaced."""
-    path = Path(path).absolute()
-    while path.parts[1:2] not in (("dev",), ("proc",)):
-        if not path.is_symlink():
-            return path.exists() and not path.is_file()
-        path = path.parent / path.readlink()
-    return True
+    """Whether a path leads to a pipe, a device or an open file, which is not to be replaced.
+
+    Raises:
+        OSError: It leads through links in a circle.
+    """
+    at = Path(path).absolute()
+    for _ in range(_MOST_LINKS):
+        if at.parts[1:2] in (("dev",), ("proc",)):
+            return True
+        if not at.is_symlink():
+            return at.exists() and not at.is_file()
+        at = at.parent / at.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:

@@ -162,6 +162,14 @@ def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
     assert figure.get_suptitle() == "One-layer SAN and N-SAN by epoch (validation)"
 
 
+@pytest.mark.parametrize(("seeds", "told"), [(1, "ours, a run each"), (2, "ours: mean ±")])
+def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds, told):
+    enter(tmp_path)
+    figure = drawn(tmp_path, monkeypatch, TABLE.name, "--seeds", str(seeds))
+    (legend,) = figure.legends
+    assert legend.get_texts()[0].get_text().startswith(told)
+
+
 @pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])
 def test_all_words_of_a_figure_are_within_it(tmp_path, monkeypatch, name):
     table = TABLES[name]

@@ -48,7 +48,9 @@ def _differences(axes: Any, report: Report) -> None:
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     ours = [cell.mean - base.mean for cell in cells]
     spread = [cell.deviation or 0.0 for cell in cells]
-    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=_SPREAD)
+    several = any(cell.deviation is not None for cell in cells)
+    told = _SPREAD if several else "ours, a run each"
+    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=told)
     for place, cell in enumerate(cells):
         for value in cell.values:
             axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
