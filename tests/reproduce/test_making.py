@@ -1,6 +1,7 @@
 """Several runs at a time: one that fails or dies does not harm the others."""
 
 import dataclasses
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,8 @@ import torch
 from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
-from ngsan.reproduce import making
+from ngsan.metrics.meteor import Meteor
+from ngsan.reproduce import captioning, making
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import Wanted, wanted_runs
@@ -167,6 +169,15 @@ def test_ctrl_c_is_for_the_command_and_not_for_its_processes():
         start()
     assert "SIGINT" in told[0]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_what_is_not_installed_is_told_before_runs_are_made(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(captioning, "METRICS", (Meteor(),))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    runs = wanted_runs(TABLE, base(data), [0])
+    with pytest.raises(ValueError, match=r'METEOR.*pip install "ngsan\[metrics\]"'):
+        make_runs(runs, Ledger(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_runs_end_when_their_command_is_killed(endless):

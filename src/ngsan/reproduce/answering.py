@@ -60,6 +60,9 @@ class Answering:
         """See `TableTask.until`; there is one phase."""
         return config
 
+    def check_tools(self) -> None:
+        """See `TableTask.check_tools`; nothing is needed."""
+
     def measure(self, config: AnswerRun, folder: Path) -> dict[str, Measured]:
         """See `TableTask.measure`."""
         saved = load_answerer(folder)

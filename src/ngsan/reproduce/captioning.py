@@ -60,6 +60,11 @@ class Captioning:
         critical = dataclasses.replace(config.self_critical, epochs=0)
         return dataclasses.replace(config, self_critical=critical)
 
+    def check_tools(self) -> None:
+        """See `TableTask.check_tools`."""
+        for metric in METRICS:
+            _ = metric.signature  # METEOR reads its word lists, which are an extra
+
     def measure(self, config: TrainConfig, folder: Path) -> dict[str, Measured]:
         """See `TableTask.measure`."""
         captioner, _, vocabulary = load_captioner(folder)

@@ -51,11 +51,13 @@ def make_runs(
         on_run: Told of every run that is finished, and how many are, of how many.
 
     Raises:
-        ValueError: Runs failed; all others are in the ledger.
+        ValueError: Something is not installed, or runs failed; all others are in the ledger.
     """
     if jobs < 1:
         raise ValueError(f"jobs: {jobs} must be at least 1")
     missing = missing_runs(wanted, ledger)
+    for task in {run.task for run in missing}:
+        task.check_tools()
     failed: list[tuple[Wanted, BaseException]] = []
     done = 0
 

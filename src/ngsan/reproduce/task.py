@@ -81,6 +81,13 @@ class TableTask(Protocol):
             ValueError: It does not have that phase.
         """
 
+    def check_tools(self) -> None:
+        """Looks, before runs are made, whether what `measure` needs is installed.
+
+        Raises:
+            ValueError: It is not; says how to install it.
+        """
+
     def measure(self, config: Any, folder: Path) -> dict[str, Measured]:
         """Measures a finished model by split: validation, and the test split if there is one.
 

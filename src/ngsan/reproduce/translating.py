@@ -47,6 +47,9 @@ class Translating:
         """See `TableTask.until`; there is one phase."""
         return config
 
+    def check_tools(self) -> None:
+        """See `TableTask.check_tools`; nothing is needed."""
+
     def measure(self, config: TranslationRun, folder: Path) -> dict[str, Measured]:
         """See `TableTask.measure`."""
         translator = open_translator(folder, device=config.machine.device)
