@@ -1,7 +1,6 @@
 """Reports of a ledger that came without its data, or without what the runs wrote."""
 
 import csv
-import dataclasses
 import shutil
 import statistics
 
@@ -10,53 +9,11 @@ import pytest
 from ngsan.__main__ import main
 from ngsan.config import reproduction_run
 from ngsan.reproduce import figures
-from ngsan.reproduce.ledger import Entry, Ledger, Written
+from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.report import _chance_text
-from ngsan.reproduce.runs import fitted_to_ledger, wanted_runs
+from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
-from ngsan.reproduce.task import Fitted
-
-TABLE = TABLES["models-cross-entropy"]
-CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)}
-
-
-def enter(folder, *, data="coco", table=TABLE, rows=tuple(CIDER), feature_dim=8):
-    """Two runs of each row as if they had learned from some data, with scores of ten images."""
-    base = reproduction_run()
-    model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
-    fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
-    ledger = Ledger(folder)
-    for run in wanted_runs(table, base, (0, 1), rows, fitted=fitted):
-        settings = run.settings(run.phase)
-        cider = CIDER.get(run.label, (108.0, 109.0))[run.config.seed]
-        entry = Entry(
-            key=run.key,
-            model=settings.pop("model"),
-            phase=run.phase,
-            seed=settings.pop("seed"),
-            settings=settings,
-            data=run.data,
-            parameters=1_000_000,
-            metrics={"test": {"CIDEr": cider}, "val": {"CIDEr": cider}},
-            curve=[cider],
-            seconds=1.0,
-            device="CPU",
-            version="0",
-        )
-        ids = [str(number) for number in range(10)]
-        written = Written(ids, ["a caption"] * 10, [[cider + place] for place in range(10)])
-        ledger.add(entry, {"test": written, "val": written})
-
-
-def report(folder, *words, name=TABLE.name):
-    return main(["reproduce", name, "--report", "--to", str(folder), *words])
-
-
-def chances(folder):
-    """The last two cells of each row of the Markdown table."""
-    lines = (folder / f"{TABLE.name}.md").read_text().splitlines()
-    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {row[0]: row[-2:] for row in cells if row[0] in CIDER}
+from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report
 
 
 def test_a_ledger_alone_is_enough(tmp_path):

@@ -99,16 +99,22 @@ def write_examples(
         console: Where to tell of it.
 
     Raises:
-        ValueError: A run is not finished.
+        ValueError: A run is not finished, or what it wrote is kept without its texts.
     """
     _check_finished(EXAMPLES, wanted, ledger)
     data = wanted[0].config.data
     split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
+    written = {run.label: ledger.written(run.key, split) for run in wanted}
+    bare = [label for label, found in written.items() if not found.texts]
+    if bare:
+        raise ValueError(
+            f"{EXAMPLES.name} needs the captions of {' and '.join(bare)}, of which {ledger.folder} "
+            "keeps the scores alone; take another --to, to make the runs again"
+        )
     dataset = CaptionDataset(
         data.folder, split, longest=data.longest, skip_missing=data.skip_missing
     )
     references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
-    written = {run.label: ledger.written(run.key, split) for run in wanted}
     examples = choose_examples(written)
     photographs = None if pictures is None else PictureStore(pictures)
     path = ledger.folder / f"{EXAMPLES.name}.html"

@@ -16,7 +16,10 @@ from typing import Any
 from ngsan.durable import append_line, make_folder, write_bytes
 
 LEDGER = "ledger.jsonl"
-_WRITTEN = "written"
+WRITTEN = "written"
+"""The folder beside the ledger of what the runs wrote."""
+
+_DECIMALS = 1
 
 
 def run_key(settings: Mapping[str, Any]) -> str:
@@ -148,7 +151,7 @@ class Ledger:
             raise ValueError(f"{path}: damaged or missing: {error}") from error
 
     def _file(self, key: str, split: str) -> Path:
-        return self.folder / _WRITTEN / f"{key}-{split}.json.gz"
+        return self.folder / WRITTEN / f"{key}-{split}.json.gz"
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,18 @@ class Written:
     """The images, sentences or questions."""
 
     texts: Sequence[str]
-    """What it wrote of each."""
+    """What it wrote of each; empty where the scores alone were kept, see `without_texts`."""
 
     scores: Sequence[Sequence[float]]
     """What the main metric counts in each; their sums decide it. A metric that is a mean counts one
     number, its own value."""
+
+    def without_texts(self) -> "Written":
+        """The ids and the scores alone, rounded to one decimal: less than half of the bytes.
+
+        Scores are given as people read them, where CIDEr of 1 is 100: its third decimal is kept.
+        What BLEU counts is whole, and so are VQA's accuracies, in percent, where ten people
+        answered: both stay as they are.
+        """
+        rounded = [[round(value, _DECIMALS) for value in row] for row in self.scores]
+        return Written(self.ids, [], rounded)
