@@ -13,7 +13,15 @@ from ngsan.durable import write_text
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
-from ngsan.reproduce.report import Report, build_report, header, rows, to_csv, to_markdown
+from ngsan.reproduce.report import (
+    Report,
+    build_report,
+    header,
+    rows,
+    seeds_told,
+    to_csv,
+    to_markdown,
+)
 from ngsan.reproduce.runs import RUNS, Wanted
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
 
@@ -72,6 +80,9 @@ def _show(report: Report, console: Console) -> None:
     for cells in lines:
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
+    told = seeds_told(report)
+    if told:
+        console.print(told, highlight=False, markup=False)
 
 
 def draw_weights(wanted: Sequence[Wanted], ledger: Ledger) -> None:

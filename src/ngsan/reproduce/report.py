@@ -12,7 +12,7 @@ from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
-from ngsan.reproduce.tables import Table
+from ngsan.reproduce.tables import Row, Table
 from ngsan.reproduce.task import TableTask
 
 
@@ -56,8 +56,13 @@ class Line:
 
     over_units: float | None
     """Chance of such a difference of the main metric from the row that all are compared with, by
-    images, sentences or questions; None for that row itself, and where what the runs wrote is not
-    at hand."""
+    images, sentences or questions; None for that row itself, and where there is no seed of which
+    what both rows wrote is at hand."""
+
+    paired_seeds: tuple[int, ...]
+    """Of the runs that this chance is of: all of the row, or, where what some runs of either row
+    wrote is lost, those seeds of which both are at hand. Of the row that all are compared with,
+    those at hand."""
 
     over_seeds: float | None
     """The same by seeds; None with fewer than two."""
@@ -95,6 +100,29 @@ class Report:
     """Runs that are not finished."""
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The finished runs of a row."""
+
+    entries: Sequence[Entry]
+    """Of each seed."""
+
+    split: str
+    """On which they are looked at."""
+
+    counts: Mapping[int, Floats]
+    """(I, K) what the main metric counts in each unit, by seed, of those runs of which it is at
+    hand."""
+
+    def values(self, metric: str) -> list[float]:
+        """A metric of each seed."""
+        return [entry.metrics[self.split][metric] for entry in self.entries]
+
+    def mean_counts(self, seeds: Sequence[int]) -> Floats:
+        """The mean over seeds of what the main metric counts in each unit."""
+        return np.asarray(np.mean([self.counts[seed] for seed in seeds], axis=0))
+
+
 def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Report:
     """Collects the finished runs of a table.
 
@@ -102,75 +130,97 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
         table: The table.
         wanted: Its runs.
         ledger: Those that are finished.
+
+    Raises:
+        ValueError: A file of what a run wrote is damaged; names it.
     """
     task, config = wanted[0].task, wanted[0].config
     finished = [run for run in wanted if run.key in ledger]
     split = config.data.validation
     if table.split != "val" and any(table.split in ledger[run.key].metrics for run in finished):
         split = table.split
-    found: dict[str, list[Entry]] = {}
-    for run in finished:
-        if split in ledger[run.key].metrics:
-            found.setdefault(run.label, []).append(ledger[run.key])
-    labels = [row.label for row in table.rows if row.label in found]
-    base = table.compared_with if table.compared_with in found else next(iter(labels), "")
-    counts = {label: _counts(found[label], split, ledger) for label in labels}
+    found = _measured_rows(table, finished, split, ledger)
+    base = table.compared_with if table.compared_with in found else next(iter(found), "")
+    entries = [entry for row in found.values() for entry in row.entries]
     metrics = tuple(
         metric
         for metric in table.metrics
-        if all(metric in entry.metrics[split] for entries in found.values() for entry in entries)
+        if all(metric in entry.metrics[split] for entry in entries)
     )
-    papers = {row.label: row.paper for row in table.rows}
-    lines = []
-    for label in labels:
-        alone = label == base
-        mine, its = (_values(found[name], split, table.metric) for name in (label, base))
-        lines.append(
-            Line(
-                label=label,
-                parameters=found[label][0].parameters,
-                seeds=tuple(entry.seed for entry in found[label]),
-                cells={
-                    metric: _cell(_values(found[label], split, metric), papers[label].get(metric))
-                    for metric in metrics
-                },
-                over_units=None if alone else _chance(counts[label], counts[base], task),
-                over_seeds=None if alone else welch(mine, its),
-                curves=tuple(tuple(entry.curve) for entry in found[label]),
-            )
-        )
+    lines = tuple(
+        _line(row, found[row.label], found[base], metrics=metrics, main=table.metric, task=task)
+        for row in table.rows
+        if row.label in found
+    )
     return Report(
         table=table,
         split=split,
         unit=table.unit or task.unit,
         metrics=metrics,
         base=base,
-        lines=tuple(lines),
+        lines=lines,
         # A report of a ledger alone has no data to count in.
         baselines=task.baselines(config, split) if lines and config.data.folder else {},
         missing=len(wanted) - len(finished),
     )
 
 
-def _counts(entries: Sequence[Entry], split: str, ledger: Ledger) -> Floats | None:
-    """What the main metric counts in each unit, the mean over the seeds; None if not at hand."""
-    if not all(ledger.has_written(entry.key, split) for entry in entries):
-        return None
-    scores = [ledger.written(entry.key, split).scores for entry in entries]
-    return np.asarray(np.mean(scores, axis=0))
+def _measured_rows(
+    table: Table, finished: Sequence[Wanted], split: str, ledger: Ledger
+) -> dict[str, _Measured]:
+    """The rows of which a run was measured on a split, by label, in the table's order."""
+    found: dict[str, list[Entry]] = {}
+    for run in finished:
+        if split in ledger[run.key].metrics:
+            found.setdefault(run.label, []).append(ledger[run.key])
+    measured = {}
+    for label in (row.label for row in table.rows if row.label in found):
+        counts = {
+            entry.seed: np.asarray(ledger.written(entry.key, split).scores)
+            for entry in found[label]
+            if ledger.has_written(entry.key, split)
+        }
+        measured[label] = _Measured(found[label], split, counts)
+    return measured
 
 
-def _chance(mine: Floats | None, its: Floats | None, task: TableTask) -> float | None:
-    return None if mine is None or its is None else paired(mine, its, task.score)
+def _line(
+    row: Row,
+    mine: _Measured,
+    base: _Measured,
+    *,
+    metrics: Sequence[str],
+    main: str,
+    task: TableTask,
+) -> Line:
+    alone = mine is base
+    seeds, its_seeds = _paired_seeds(mine, base)
+    over_units = None
+    if seeds and not alone:
+        over_units = paired(mine.mean_counts(seeds), base.mean_counts(its_seeds), task.score)
+    return Line(
+        label=row.label,
+        parameters=mine.entries[0].parameters,
+        seeds=tuple(entry.seed for entry in mine.entries),
+        cells={metric: _cell(mine.values(metric), row.paper.get(metric)) for metric in metrics},
+        over_units=over_units,
+        paired_seeds=seeds,
+        over_seeds=None if alone else welch(mine.values(main), base.values(main)),
+        curves=tuple(tuple(entry.curve) for entry in mine.entries),
+    )
+
+
+def _paired_seeds(mine: _Measured, base: _Measured) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The seeds of either row that are tested: all, or if some are lost those in common."""
+    if all(len(row.counts) == len(row.entries) for row in (mine, base)):
+        return tuple(mine.counts), tuple(base.counts)
+    common = tuple(seed for seed in mine.counts if seed in base.counts)
+    return common, common
 
 
 def _cell(values: Sequence[float], paper: float | None) -> Cell:
     mean, deviation = mean_and_deviation(values)
     return Cell(tuple(values), mean, deviation, paper)
-
-
-def _values(entries: Sequence[Entry], split: str, metric: str) -> list[float]:
-    return [entry.metrics[split][metric] for entry in entries]
 
 
 def header(report: Report) -> list[str]:
@@ -217,9 +267,42 @@ def to_markdown(report: Report) -> str:
         f"|{'---|' * len(heads)}",
         *(f"| {' | '.join(cells)} |" for cells in rows(report)),
     ]
+    told = seeds_told(report)
+    if told:
+        lines += ["", told]
     if report.missing:
         lines += ["", f"{report.missing} runs are not finished."]
     return "\n".join(lines) + "\n"
+
+
+def seeds_told(report: Report) -> str:
+    """A sentence that says of which seeds the test by units is; empty where it is of all runs."""
+    tested = [line for line in report.lines if line.over_units is not None]
+    lost = any(
+        line.paired_seeds != line.seeds for line in report.lines if line.label == report.base
+    )
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for line in tested:
+        if lost or line.paired_seeds != line.seeds:
+            groups.setdefault(line.paired_seeds, []).append(f'"{line.label}"')
+    if not groups:
+        return ""
+    alike = len(groups) == 1 and len(tested) == sum(map(len, groups.values()))
+    parts = [
+        f"of {'seed' if len(seeds) == 1 else 'seeds'} {_listed([str(seed) for seed in seeds])} "
+        f"alone{'' if alike else f' for {_listed(labels)}'}"
+        for seeds, labels in groups.items()
+    ]
+    return (
+        f"The test by {report.unit} is {', and '.join(parts)}: what the other runs wrote is not at "
+        "hand."
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def to_csv(report: Report) -> str:
