@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.reproduce.ledger import LEDGER
+from ngsan.reproduce.ledger import LEDGER, WRITTEN
 from ngsan.reproduce.tables import TABLES
+from tests.reproduce.tiny_ledgers import TABLE, enter, lose, report
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOUND = sorted((DOCS / "reproduction").glob("*/*.csv"))
@@ -19,18 +20,54 @@ def rows_of(path):
     return [line.split("|")[1:-3] for line in lines]
 
 
-@pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_documented_table_is_that_of_its_ledger(path, tmp_path):
+def check_table(path, folder):
+    """Makes a table again in another folder, of the ledger and what the runs wrote if it is there.
+
+    Without that, the test by images cannot be made, and the chances are not compared.
+    """
     name = path.stem.removesuffix("-val")
     split = ["--split", "val"] if path.stem != name else []
     assert name in TABLES
     config = path.parent / "config.yaml"
     changed = ["--config", str(config)] if config.exists() else []
-    shutil.copy(path.parent / LEDGER, tmp_path)
-    assert main(["reproduce", name, *changed, "--report", "--to", str(tmp_path), *split]) == 0
-    assert (tmp_path / path.name).read_text() == path.read_text()
-    again = tmp_path / path.with_suffix(".md").name
-    assert rows_of(again) == rows_of(path.with_suffix(".md"))
+    shutil.copy(path.parent / LEDGER, folder)
+    has_scores = (path.parent / WRITTEN).is_dir()
+    if has_scores:
+        shutil.copytree(path.parent / WRITTEN, folder / WRITTEN)
+    assert main(["reproduce", name, *changed, "--report", "--to", str(folder), *split]) == 0
+    assert (folder / path.name).read_text() == path.read_text()
+    table, again = path.with_suffix(".md"), folder / path.with_suffix(".md").name
+    assert rows_of(again) == rows_of(table)
+    if has_scores:
+        assert again.read_text() == table.read_text()
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_documented_table_is_that_of_its_ledger(path, tmp_path):
+    check_table(path, tmp_path)
+
+
+@pytest.mark.parametrize("lost", [(), (1,)])
+def test_with_what_the_runs_wrote_chances_are_compared(tmp_path, lost):
+    documented = tmp_path / "docs"
+    enter(documented)
+    if lost:
+        lose(documented, "G-SAN", *lost)
+    assert report(documented) == 0
+    table = documented / f"{TABLE.name}.md"
+    chance = next(
+        line.split("|")[-3].strip()
+        for line in table.read_text().splitlines()
+        if line.startswith("| G-SAN")
+    )
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+    check_table(table.with_suffix(".csv"), tmp_path / "0")
+    table.write_text(table.read_text().replace(chance, "0.4321"))
+    with pytest.raises(AssertionError):
+        check_table(table.with_suffix(".csv"), tmp_path / "1")
+    shutil.rmtree(documented / WRITTEN)
+    check_table(table.with_suffix(".csv"), tmp_path / "2")
 
 
 def test_the_document_shows_the_tables_of_the_test_splits():
