@@ -10,7 +10,7 @@ from ngsan.__main__ import main
 from ngsan.config import reproduction_run
 from ngsan.reproduce import figures
 from ngsan.reproduce.ledger import Ledger
-from ngsan.reproduce.report import _chance_text
+from ngsan.reproduce.report_text import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
 from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report

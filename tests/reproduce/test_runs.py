@@ -30,7 +30,8 @@ from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.ledger import LEDGER, Ledger, Written
 from ngsan.reproduce.making import make_runs, missing_runs
-from ngsan.reproduce.report import build_report, to_csv, to_markdown
+from ngsan.reproduce.report import build_report
+from ngsan.reproduce.report_text import to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
 from ngsan.reproduce.tables import TABLES, Row, Table
 

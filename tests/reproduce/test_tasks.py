@@ -189,7 +189,7 @@ def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
     ]  # fmt: skip
     assert reproduce("translation", data, tmp_path / "to", *words) == 0
     # Without a test split the table is of the validation split.
-    assert "Translation (Extension section, val)" in capsys.readouterr().out
+    assert "Translation (Table 8, val)" in capsys.readouterr().out
     ledger, references = Ledger(tmp_path / "to"), ParallelSplit(data, "val").texts("target")
     counts = {}
     for entry in entries_of(tmp_path / "to"):

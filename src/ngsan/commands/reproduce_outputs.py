@@ -13,15 +13,8 @@ from ngsan.durable import write_text
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
-from ngsan.reproduce.report import (
-    Report,
-    build_report,
-    header,
-    rows,
-    seeds_told,
-    to_csv,
-    to_markdown,
-)
+from ngsan.reproduce.report import Report, build_report
+from ngsan.reproduce.report_text import header, rows, seeds_told, to_csv, to_markdown
 from ngsan.reproduce.runs import RUNS, Wanted
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
 

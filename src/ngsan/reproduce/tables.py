@@ -1,4 +1,4 @@
-"""What is in the paper's tables and figures: rows of runs, and the paper's values that we know."""
+"""What is in the paper's tables and figures: rows of runs, with the paper's values beside them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from ngsan.config import MODELS, PLUS_ONE, reproduction_run, video_run
 from ngsan.config.answering import ANSWERERS, AnswerRun
 from ngsan.config.phases import ANSWERING, CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.config.translation import TRANSLATORS, multi30k_run
+from ngsan.reproduce import paper
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 """What a table shows unless it says otherwise."""
@@ -24,7 +25,7 @@ class Row:
     """Keys of the model's configuration that differ from the recipe's."""
 
     paper: Mapping[str, float] = field(default_factory=dict)
-    """The paper's values by metric, those that we know."""
+    """The paper's values by metric, those that it prints."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Table:
 
     rows: tuple[Row, ...]
     """The models."""
+
+    paper_of: str = ""
+    """What the paper's values are of, where it prints any."""
 
     compared_with: str = ""
     """The row that the others are compared with; empty for the first."""
@@ -89,16 +93,26 @@ def _named(model: str, **more: Any) -> dict[str, Any]:
     return {**MODELS[model], **more}
 
 
-_LAYERS = tuple(
-    Row(f"{label}, L = {layers}", _named(model, layers=layers))
+def _rows(
+    models: Mapping[str, Mapping[str, Any]], printed: Mapping[str, paper.Values] | None = None
+) -> tuple[Row, ...]:
+    """Rows of labels and models, with the paper's values of those labels that it has."""
+    known = printed or {}
+    return tuple(Row(label, model, known.get(label, {})) for label, model in models.items())
+
+
+_LAYERS = {
+    f"{label}, L = {layers}": _named(model, layers=layers)
     for layers in (1, 2, 4, 6)
     for label, model in (("SAN", "san"), ("N-SAN", "n-san"))
-)
+}
 
-_MODELS = {"SAN": "san", "N-SAN": "n-san", "G-SAN": "g-san", "NG-SAN": "ng-san"}
-
-_PAPER_CIDER = {"SAN": 128.6, "N-SAN": 130.8, "G-SAN": 131.4, "NG-SAN": 132.1}
-"""Karpathy's test split, after self-critical learning."""
+_MODELS = {
+    "SAN": _named("san"),
+    "N-SAN": _named("n-san"),
+    "G-SAN": _named("g-san"),
+    "NG-SAN": _named("ng-san"),
+}
 
 _OTHERS = {
     "SAN": _named("san"),
@@ -109,16 +123,6 @@ _OTHERS = {
     "NG-SAN": _named("ng-san"),
 }
 
-_OTHERS_PAPER = {
-    "SAN": {"CIDEr": _PAPER_CIDER["SAN"]},
-    # What was published of ORT comes from its program.
-    "ORT with its box-scale bug": {"CIDEr": 128.3},
-    "Up-Down": {"CIDEr": 120.1},
-    "AoA": {"CIDEr": 129.8},
-    "NG-SAN": {"CIDEr": _PAPER_CIDER["NG-SAN"]},
-}
-"""As above."""
-
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -126,82 +130,91 @@ TABLES: dict[str, Table] = {
             "layers",
             "SAN and N-SAN by the number of layers",
             "Table 1",
-            _LAYERS,
+            _rows(_LAYERS, paper.LAYERS),
+            paper_of=paper.AFTER_SELF_CRITICAL,
             figure="layers",
         ),
         Table(
             "norms",
             "The norm inside self-attention",
             "Table 2",
-            (
-                Row("none (SAN)", _named("san")),
-                Row("layer norm", _named("san", norm="layer")),
-                Row("batch norm", _named("san", norm="batch")),
-                Row("instance norm with affine", _named("san", norm="instance-affine")),
-                Row("instance norm (N-SAN)", _named("n-san")),
+            _rows(
+                {
+                    "none (SAN)": _named("san"),
+                    "layer norm": _named("san", norm="layer"),
+                    "batch norm": _named("san", norm="batch"),
+                    "instance norm with affine": _named("san", norm="instance-affine"),
+                    "instance norm (N-SAN)": _named("n-san"),
+                },
+                paper.NORMS,
             ),
+            paper_of=paper.AFTER_SELF_CRITICAL,
         ),
         Table(
             "query-key",
             "What is normalised",
             "Table 3",
-            (
-                Row("neither (SAN)", _named("san")),
-                Row("query (N-SAN)", _named("n-san")),
-                Row("key", _named("n-san", norm_of="key")),
-                Row("query and key", _named("n-san", norm_of="both")),
+            _rows(
+                {
+                    "neither (SAN)": _named("san"),
+                    "query (N-SAN)": _named("n-san"),
+                    "key": _named("n-san", norm_of="key"),
+                    "query and key": _named("n-san", norm_of="both"),
+                },
+                paper.QUERY_KEY,
             ),
+            paper_of=paper.AFTER_SELF_CRITICAL,
         ),
         Table(
             "geometry",
             "The geometric bias",
             "Table 4",
-            (
-                Row("none (SAN)", _named("san")),
-                Row("absolute", _named("san", geometry="absolute")),
-                Row("content-independent", _named("san", geometry="content-independent")),
-                Row("key-dependent", _named("san", geometry="key")),
-                Row("query-dependent (G-SAN)", _named("g-san")),
-                Row("relation network", _named("san", geometry="relation")),
-                Row(
-                    "content-independent + query + key",
-                    _named("san", geometry="content-independent+query+key"),
-                ),
-                Row("query-dependent, signed", _named("g-san", signed_geometry=True)),
+            _rows(
+                {
+                    "none (SAN)": _named("san"),
+                    "absolute": _named("san", geometry="absolute"),
+                    "content-independent": _named("san", geometry="content-independent"),
+                    "key-dependent": _named("san", geometry="key"),
+                    "query-dependent (G-SAN)": _named("g-san"),
+                    "relation network": _named("san", geometry="relation"),
+                    "content-independent + query + key": _named(
+                        "san", geometry="content-independent+query+key"
+                    ),
+                    "query-dependent, signed": _named("g-san", signed_geometry=True),
+                },
+                paper.GEOMETRY,
             ),
+            paper_of=paper.AFTER_SELF_CRITICAL,
         ),
         Table(
             "models-cross-entropy",
             "The four models after cross-entropy",
-            "Table 5",
-            tuple(Row(label, _named(model)) for label, model in _MODELS.items()),
+            "Table 6",
+            _rows(_MODELS),
             split="test",
         ),
         Table(
             "models",
             "The four models after self-critical learning",
-            "Table 5",
-            tuple(
-                Row(label, _named(model), {"CIDEr": _PAPER_CIDER[label]})
-                for label, model in _MODELS.items()
-            ),
+            "Table 6",
+            _rows(_MODELS, paper.MODELS),
+            paper_of=paper.AFTER_SELF_CRITICAL,
             phase=SELF_CRITICAL,
             split="test",
         ),
         Table(
             "others",
             "Other methods on the same features",
-            "Table 5",
-            tuple(Row(label, model) for label, model in _OTHERS.items()),
+            "Table 6",
+            _rows(_OTHERS),
             split="test",
         ),
         Table(
             "others-self-critical",
             "Other methods on the same features after self-critical learning",
-            "Table 5",
-            tuple(
-                Row(label, model, _OTHERS_PAPER.get(label, {})) for label, model in _OTHERS.items()
-            ),
+            "Table 6",
+            _rows(_OTHERS, paper.MODELS),
+            paper_of=paper.AFTER_SELF_CRITICAL,
             phase=SELF_CRITICAL,
             split="test",
         ),
@@ -209,17 +222,18 @@ TABLES: dict[str, Table] = {
             "curve",
             "One-layer SAN and N-SAN by epoch",
             "Figure 3",
-            tuple(Row(label, _named(_MODELS[label], layers=1)) for label in ("SAN", "N-SAN")),
+            _rows({label: {**_MODELS[label], "layers": 1} for label in ("SAN", "N-SAN")}),
             figure="curves",
         ),
         Table(
             "video",
             "Captions of clips",
-            "Extension section",
-            (
-                Row("Transformer", {"norm": "none"}),
-                Row("Transformer + NSA", {"norm": "instance"}),
+            "Table 7",
+            _rows(
+                {"Transformer": {"norm": "none"}, "Transformer + NSA": {"norm": "instance"}},
+                paper.VIDEO,
             ),
+            paper_of="VATEX",
             recipe=video_run,
             split="test",
             unit="clips",
@@ -227,11 +241,15 @@ TABLES: dict[str, Table] = {
         Table(
             "translation",
             "Translation",
-            "Extension section",
-            (
-                Row("Transformer", TRANSLATORS["transformer"]),
-                Row("Transformer + NSA", TRANSLATORS["transformer-nsa"]),
+            "Table 8",
+            _rows(
+                {
+                    "Transformer": TRANSLATORS["transformer"],
+                    "Transformer + NSA": TRANSLATORS["transformer-nsa"],
+                },
+                paper.TRANSLATION,
             ),
+            paper_of="WMT14's newstest2014, English to German, tokenised BLEU",
             recipe=multi30k_run,
             split="test",
             metrics=("BLEU", "tokenised BLEU"),
@@ -240,12 +258,16 @@ TABLES: dict[str, Table] = {
         Table(
             "vqa",
             "Answers to questions about images",
-            "Extension section",
-            (
-                Row("question only", ANSWERERS["question-only"]),
-                Row("MCAN", ANSWERERS["mcan"]),
-                Row("MCAN + GSA", ANSWERERS["mcan-gsa"]),
+            "Table 9",
+            _rows(
+                {
+                    "question only": ANSWERERS["question-only"],
+                    "MCAN": ANSWERERS["mcan"],
+                    "MCAN + GSA": ANSWERERS["mcan-gsa"],
+                },
+                paper.VQA,
             ),
+            paper_of="all of VQA-v2, test-std",
             compared_with="MCAN",
             recipe=AnswerRun,
             phase=ANSWERING,

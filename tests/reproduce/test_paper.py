@@ -1,0 +1,113 @@
+"""The paper's values stand beside ours, in the rows that they belong to, and say what they are of."""
+
+import csv
+import dataclasses
+
+import pytest
+
+from ngsan.reproduce import paper
+from ngsan.reproduce.report import Cell, Line, Report
+from ngsan.reproduce.report_text import header, rows, to_markdown
+from ngsan.reproduce.tables import TABLES
+from tests.reproduce.tiny_ledgers import enter, report
+
+PRINTED = {
+    "layers": paper.LAYERS,
+    "norms": paper.NORMS,
+    "query-key": paper.QUERY_KEY,
+    "geometry": paper.GEOMETRY,
+    "models": paper.MODELS,
+    "others-self-critical": paper.MODELS,
+    "video": paper.VIDEO,
+    "translation": paper.TRANSLATION,
+    "vqa": paper.VQA,
+}
+
+
+def shown(name, **without):
+    """A report of a table whose rows all have the same made-up values."""
+    table = TABLES[name]
+    lines = tuple(
+        Line(
+            row.label,
+            parameters=1_000_000,
+            seeds=(0,),
+            cells={
+                metric: Cell((50.0,), 50.0, None, row.paper.get(metric)) for metric in table.metrics
+            },
+            over_units=None,
+            paired_seeds=(0,),
+            over_seeds=None,
+            curves=((50.0,),),
+        )
+        for row in table.rows
+    )
+    made = Report(table, "val", "images", table.metrics, table.rows[0].label, lines, {}, 0)
+    return dataclasses.replace(made, **without)
+
+
+def test_the_four_models_have_the_cider_that_everybody_quotes():
+    found = {row.label: row.paper["CIDEr"] for row in TABLES["models"].rows}
+    assert found == {"SAN": 128.6, "N-SAN": 130.8, "G-SAN": 131.4, "NG-SAN": 132.1}
+
+
+def test_a_model_has_the_same_values_in_every_table():
+    by_model = {}
+    for name in ("layers", "norms", "query-key", "geometry", "models"):
+        for row in TABLES[name].rows:
+            model = {"layers": 4, **row.model}
+            if row.paper:
+                by_model.setdefault(str(sorted(model.items())), []).append(dict(row.paper))
+    assert max(map(len, by_model.values())) == 5  # SAN is in all of them
+    assert all(value == values[0] for values in by_model.values() for value in values)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_value_has_its_row(name):
+    table = TABLES[name]
+    wanted = {row.label for row in table.rows}
+    for label, values in PRINTED[name].items():
+        if PRINTED[name] is not paper.MODELS:  # which two tables share
+            assert label in wanted
+        assert set(values) <= set(table.metrics)
+    assert table.paper_of
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "cells"),
+    [
+        ("layers", "CIDEr, paper", "123.4 127.2 127.1 129.7 128.6 130.8 128.8 131.1"),
+        ("vqa", "accuracy, paper", " 70.8 71.3"),
+        ("translation", "tokenised BLEU, paper", "27.6 27.9"),
+    ],
+)
+def test_the_table_shows_them(name, head, cells):
+    made = shown(name)
+    place = header(made).index(head)
+    assert " ".join(row[place] for row in rows(made)) == cells
+    told = f"The paper's values are of {TABLES[name].paper_of}."
+    assert told in to_markdown(made)
+
+
+def test_rows_that_the_paper_lacks_are_empty():
+    made = shown("geometry")
+    place = header(made).index("CIDEr, paper")
+    found = {row[0]: row[place] for row in rows(made)}
+    assert found["query-dependent (G-SAN)"] == "131.4"
+    assert found["query-dependent, signed"] == found["relation network"] == ""
+
+
+@pytest.mark.parametrize("name", ["models-cross-entropy", "others", "curve"])
+def test_a_table_of_which_the_paper_prints_nothing_has_no_column(name):
+    made = shown(name)
+    assert not [head for head in header(made) if "paper" in head]
+    assert "The paper's values" not in to_markdown(made)
+
+
+def test_the_csv_has_all_metrics_of_the_paper(tmp_path):
+    table = TABLES["norms"]
+    enter(tmp_path, table=table, rows=("none (SAN)", "batch norm"))
+    assert report(tmp_path, name="norms") == 0
+    with (tmp_path / "norms.csv").open() as file:
+        found = {row["row"]: row["paper"] for row in csv.DictReader(file)}
+    assert found == {"none (SAN)": "128.6", "batch norm": "129.4"}
