@@ -154,6 +154,24 @@ def test_runs_end_when_their_command_is_stopped(data, tmp_path):
     until(lambda: not multiprocessing.active_children())
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("guarded")
+def test_a_signal_at_the_end_of_a_run_stops_the_others(data, tmp_path, number):
+    runs = wanted_runs(TABLE, base(data), [0])
+    begun = []
+
+    def listen(entry):
+        begun.extend([entry] * (entry["event"] == "start"))
+        if entry["event"] == "end" and len(begun) == 1:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(InterruptedRunError) as ended:
+        make_runs(runs, Ledger(tmp_path), listen=listen)
+    assert (ended.value.number, len(begun)) == (number, 1)
+    make_runs(runs, Ledger(tmp_path))
+    assert all(run.key in Ledger(tmp_path) for run in runs)
+
+
 def test_ctrl_c_is_for_the_command_and_not_for_its_processes():
     blocked = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     told = []

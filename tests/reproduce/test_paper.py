@@ -1,4 +1,4 @@
-"""The paper's values stand beside ours, in the rows that they belong to, and say what they are of."""
+"""The paper's values stand beside ours, in their own rows, and say what they are of."""
 
 import csv
 import dataclasses

@@ -9,7 +9,7 @@ import pytest
 from ngsan.__main__ import main
 from ngsan.config import reproduction_run
 from ngsan.reproduce import figures
-from ngsan.reproduce.ledger import Ledger
+from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.report_text import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
@@ -125,6 +125,33 @@ def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds
     figure = drawn(tmp_path, monkeypatch, TABLE.name, "--seeds", str(seeds))
     (legend,) = figure.legends
     assert legend.get_texts()[0].get_text().startswith(told)
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(1, "CIDEr"), (2, "CIDEr, mean ± standard deviation")])
+def test_bars_over_layers_are_told_and_do_not_hide_one_another(tmp_path, monkeypatch, seeds, told):
+    table = TABLES["layers"]
+    enter(tmp_path, table=table, rows=[row.label for row in table.rows])
+    (axes,) = drawn(tmp_path, monkeypatch, "layers", "--seeds", str(seeds)).axes
+    assert axes.get_ylabel() == told
+    places = [place for model in axes.containers for place in model.lines[0].get_xdata()]
+    assert len(set(places)) == len(table.rows)
+
+
+@pytest.mark.parametrize("name", ["models-cross-entropy", "layers"])
+def test_a_row_of_a_single_run_has_no_bar(tmp_path, monkeypatch, name):
+    table = TABLES[name]
+    labels = [row.label for row in table.rows][:2]
+    enter(tmp_path, table=table, rows=labels)
+    path = tmp_path / LEDGER
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    figure = drawn(tmp_path, monkeypatch, name)
+    bars = [
+        segment
+        for container in figure.axes[0].containers
+        for bar in container.lines[2]
+        for segment in bar.get_segments()
+    ]
+    assert sum(len(segment) > 0 for segment in bars) == 1
 
 
 @pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])

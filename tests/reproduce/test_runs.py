@@ -23,6 +23,7 @@ from ngsan.config import (
     reproduction_run,
 )
 from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
+from ngsan.data.lock import folder_lock
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
 from ngsan.data.synthetic import scene_vocabulary
@@ -250,6 +251,16 @@ def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["reproduce", "layers", "--data", str(data), "--to", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.endswith("file is no folder\n")
+
+
+def test_two_commands_do_not_make_runs_in_one_folder(data, tmp_path, capsys):
+    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path)]
+    with folder_lock(tmp_path / ".lock"):
+        assert main(line) == 2
+        assert "another ngsan reproduce in" in capsys.readouterr().err
+        assert main([*line, "--report"]) == 2
+        assert "no run of table curve is finished" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_table_can_be_built(data):

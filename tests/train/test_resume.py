@@ -233,6 +233,7 @@ def signalled(number, event, count):
         (signal.SIGINT, "before", 1),
         (signal.SIGTERM, "checkpoint", 1),
         (signal.SIGTERM, "average", 1),
+        (signal.SIGINT, "end", 1),
     ],
 )
 def test_a_signal_saves_and_stops(tmp_path, whole, number, event, count):

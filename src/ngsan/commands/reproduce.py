@@ -26,6 +26,9 @@ _DATA = re.compile(r"^--data(?==|$)")
 
 _NAMED = {**TABLES, WEIGHTS.name: WEIGHTS, EXAMPLES.name: EXAMPLES}
 
+_LOCK = ".lock"
+"""The file that tells that runs are being made in a folder."""
+
 _SINGLE = (WEIGHTS.name, EXAMPLES.name)
 """What is made of one run a row, and no table."""
 
@@ -125,7 +128,7 @@ def reproduce(config: Any, options: Any) -> None:
         seeds = range(1 if name in _SINGLE else options.seeds)
         wanted[name] = wanted_runs(_NAMED[name], config, seeds, options.rows, fitted=fitted)
     if not options.report:
-        _make(wanted, ledger, console, jobs=options.jobs)
+        ledger = _make(wanted, ledger.folder, console, jobs=options.jobs)
     for name, runs in wanted.items():
         if name == EXAMPLES.name:
             write_examples(runs, ledger, options.pictures, console)
@@ -174,14 +177,19 @@ def _describe(config: Any, options: Any, console: Console) -> None:
     describe_pictures(options.pictures, folder, wanted, device=device, console=console)
 
 
-def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int) -> None:
+def _make(wanted: Mapping[str, Any], folder: Path, console: Console, *, jobs: int) -> Any:
+    """Makes the runs that the ledger of a folder lacks; the ledger, as it is then."""
+    from ngsan.data.lock import folder_lock
+    from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.making import make_runs
     from ngsan.train.run import InterruptedRunError
 
     keep = {run.key for run in wanted.get(WEIGHTS.name, ())}
     runs = [run for table in wanted.values() for run in table]
     try:
-        with TrainView(console) as view:
+        # A ledger has one writer at a time. It is read anew: another may have written until now.
+        with folder_lock(folder / _LOCK, "ngsan reproduce in"), TrainView(console) as view:
+            ledger = Ledger(folder)
 
             def on_run(run: Any, done: int, of: int) -> None:
                 text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
@@ -192,6 +200,7 @@ def _make(wanted: Mapping[str, Any], ledger: Any, console: Console, *, jobs: int
                 view.write({**entry, "model": None} if entry["event"] == "end" else entry)
 
             make_runs(runs, ledger, jobs=jobs, keep=keep, listen=listen, on_run=on_run)
+            return ledger
     except InterruptedRunError as error:
         name = signal.Signals(error.number).name
         told = f"ngsan reproduce: stopped by {name}; the same command goes on"

@@ -24,8 +24,8 @@ SMALLEST_GATE = 1e-6
 BIAS_TERMS = ("content-independent", "query", "key", "relation")
 """The terms of `GeometryBias`; any sum of them is written with `+`, as in "query+key"."""
 
-# How relation networks (Hu et al. 2018) embed a number: scaled by 100, as 16 waves of lengths up to
-# 1000. Absolute geometry takes the same scale.
+# How relation networks (Hu et al. 2018) embed a number: scaled by 100, as sines and cosines, 16 in
+# all, of wavelengths up to 1000 times the shortest. Absolute geometry takes the same scale.
 _WAVES, _WAVE_SCALE, _WAVE_LONGEST = 16, 100.0, 1_000.0
 
 

@@ -3,14 +3,18 @@
 Bars are standard deviations over the seeds, as in the tables.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ngsan.plots import check_ending, new_figure, save_figure
-from ngsan.reproduce.report import Line, Report
+from ngsan.reproduce.report import Cell, Line, Report
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
+
+_ASIDE = 0.04
+"""How far, in layers, bars are moved apart that would hide one another."""
 
 _SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
@@ -47,13 +51,14 @@ def _differences(axes: Any, report: Report) -> None:
     places = range(len(cells))
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     ours = [cell.mean - base.mean for cell in cells]
-    spread = [cell.deviation or 0.0 for cell in cells]
+    spread = [_spread(cell) for cell in cells]
     several = any(cell.deviation is not None for cell in cells)
     told = _SPREAD if several else "ours, a run each"
     axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=told)
     for place, cell in enumerate(cells):
         for value in cell.values:
-            axes.plot(value - base.mean, place, ".", color=_OURS, alpha=0.4, markersize=5)
+            # Above the bar, which would hide them.
+            axes.plot(value - base.mean, place - 0.15, ".", color=_OURS, alpha=0.6, markersize=5)
     known = [
         (cell.paper - base.paper, place)
         for place, cell in enumerate(cells)
@@ -66,18 +71,27 @@ def _differences(axes: Any, report: Report) -> None:
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
 
 
+def _spread(cell: Cell) -> float:
+    """Half the length of a bar; not a number, and so no bar, of a single run."""
+    return math.nan if cell.deviation is None else cell.deviation
+
+
 def _layers(axes: Any, report: Report) -> None:
     """The main metric over the number of layers, a line a model."""
     models: dict[str, list[tuple[int, Line]]] = {}
     for line in report.lines:
         model, _, layers = line.label.partition(", L = ")
         models.setdefault(model, []).append((int(layers), line))
-    for (model, found), colour in zip(models.items(), (_PAPER, _OURS), strict=False):
-        cells = [line.cells[report.table.metric] for _, line in found]
+    metric, several = report.table.metric, False
+    for (model, found), colour, aside in zip(
+        models.items(), (_PAPER, _OURS), (-_ASIDE, _ASIDE), strict=False
+    ):
+        cells = [line.cells[metric] for _, line in found]
+        several = several or any(cell.deviation is not None for cell in cells)
         axes.errorbar(
-            [layers for layers, _ in found],
+            [layers + aside for layers, _ in found],
             [cell.mean for cell in cells],
-            yerr=[cell.deviation or 0.0 for cell in cells],
+            yerr=[_spread(cell) for cell in cells],
             fmt="o-",
             color=colour,
             capsize=3,
@@ -85,7 +99,7 @@ def _layers(axes: Any, report: Report) -> None:
         )
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
     axes.set_xlabel("layers, L")
-    axes.set_ylabel(report.table.metric)
+    axes.set_ylabel(f"{metric}, mean ± standard deviation" if several else metric)
 
 
 def _curves(axes: Any, report: Report) -> None:

@@ -63,7 +63,7 @@ def train(
         ValueError: The settings do not fit the data or the run that is there, or a loss or weight
             is no longer a number.
         OSError: Something could not be read or written.
-        InterruptedRunError: The run was stopped by a signal.
+        InterruptedRunError: The run was stopped by a signal, or got one at its very end.
     """
     fabric = build_fabric(config.machine)
     output = Path(output)
@@ -99,6 +99,9 @@ def train(
                 raise InterruptedRunError(received[-1], first=False) from None
             lost = f"another process of the run has gone ({loss_of(error)})"
             raise ConnectionError(_failure(fabric, output, lost)) from error
+        if received:
+            # It came after the last step: whoever makes run after run is to hear of it.
+            raise InterruptedRunError(received[-1], first=first)
 
 
 def _train(
