@@ -37,7 +37,7 @@ ALLOWED = {
     },
     "predict": {"light", "models", "nn", "decoding", "config", "text", "vision"},
     "evaluate": {"light", "models", "predict", "data", "metrics", "config", "text"},
-    "export": {"", "light", "models", "nn", "predict", "config", "text", "vision"},
+    "export": {"", "light", "models", "nn", "predict", "config", "durable", "text", "vision"},
     "examples": set(),
     "explain": {"", "config", "durable", "models", "nn", "predict", "text", "vision"},
     "plots": {"durable"},

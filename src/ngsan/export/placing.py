@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ngsan.durable import flush, flush_folder, make_folder
+
 
 def refuse_foreign(
     target: Path, kind: str, files: Iterable[str], others: Iterable[str] = ()
@@ -35,6 +37,8 @@ def refuse_foreign(
 def placed(target: Path) -> Iterator[Path]:
     """Gives a new folder to write into; when the block ends well, it takes the target's place.
 
+    It is sent to the disk before it gets its name: a loss of power leaves the old one or the new.
+
     Args:
         target: Its name; what is there is put out of the way first, and removed.
 
@@ -42,10 +46,17 @@ def placed(target: Path) -> Iterator[Path]:
         A folder beside the target. Nothing of it is left when the block fails.
     """
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
-    partial.mkdir(parents=True)
+    make_folder(partial)
     try:
         yield partial
+        for path in partial.rglob("*"):
+            if path.is_dir():
+                flush_folder(path)
+            else:
+                flush(path)
+        flush_folder(partial)
         _put_in_place(partial, target)
+        flush_folder(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
