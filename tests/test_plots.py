@@ -144,6 +144,30 @@ def test_biases_below_zero_have_two_hues_and_zero_none(tmp_path):
         plot_surfaces([], target)
 
 
+def test_the_figure_of_sizes_says_where_the_other_region_is_smaller(tmp_path, monkeypatch):
+    """By Eq. 8 itself: of two boxes, the one looked at is halved, and the ratios are doubled."""
+    import torch
+
+    from ngsan import plots
+    from ngsan.nn.geometry import relative_geometry
+
+    boxes = torch.tensor([[0.5, 0.5, 0.4, 0.4], [0.5, 0.5, 0.4, 0.4], [0.5, 0.5, 0.2, 0.2]])
+    ratios = relative_geometry(boxes[None])[0, 0, :, 2:].exp()
+    assert (ratios[2] > ratios[1]).all()  # further to the right and up
+    found = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, to, **keys: found.append(figure))
+    plot_surfaces([SurfaceRow("", {"1": steps(1)}, {"1": steps(1)})], tmp_path / "bias.png")
+    size = found[0].subfigs[1]
+    assert "other region is (smaller to the right and up)" in size.get_suptitle()
+    (panel,) = size.axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == (
+        r"$\Delta w=w_i/w_j$",
+        r"$\Delta h=h_i/h_j$",
+    )
+    assert panel.get_xlim()[0] < panel.get_xlim()[1]
+    assert panel.get_ylim()[0] < panel.get_ylim()[1]
+
+
 def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
     """What is drawn is the bias of the equations, for the query that the title names."""
     import torch

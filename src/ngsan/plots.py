@@ -173,7 +173,8 @@ def plot_surfaces(
         downwards=signed,
     )
     size = _Half(
-        "how large the other region is",
+        # Its sizes are what is divided by: the axes grow as it gets smaller.
+        "how large the other region is (smaller to the right and up)",
         r"$\Delta x=\Delta y=$",
         (r"$\Delta w=w_i/w_j$", r"$\Delta h=h_i/h_j$"),
         ratios,

@@ -13,6 +13,7 @@ import time
 import pytest
 import torch
 
+from ngsan.__main__ import main
 from ngsan.config.phases import CROSS_ENTROPY
 from ngsan.data.synthetic import scene_vocabulary
 from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
@@ -187,6 +188,20 @@ def test_ctrl_c_is_for_the_command_and_not_for_its_processes():
         start()
     assert "SIGINT" in told[0]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), InterruptedRunError(signal.SIGINT)])
+def test_ctrl_c_is_told_alike_wherever_it_comes(data, tmp_path, monkeypatch, capsys, stopped):
+    def stop(*args, **keys):
+        raise stopped
+
+    monkeypatch.setattr(making, "make_runs", stop)
+    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path), "--jobs", "2"]
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == 130
+    told = "ngsan reproduce: stopped by SIGINT; the same command goes on\n"
+    assert capsys.readouterr().err == told
 
 
 def test_what_is_not_installed_is_told_before_runs_are_made(data, tmp_path, monkeypatch):

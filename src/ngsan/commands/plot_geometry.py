@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Draws the geometric bias of a model's attention as the paper's appendix does: over
 the distances dx, dy of two regions at sizes dw = dh of 0.5, 1 and 2, and over the ratios dw, dh of
-their sizes at distances dx = dy of 0.5, 1 and 2. A bias that depends on the query is drawn for the
-mean query of the images that are given, or, without any, for the part of the query that does not
-depend on content. docs/geometry.md tells how to read it."""
+their sizes, that of the region that looks to that of the other, which is smaller where they are
+larger, at distances dx = dy of 0.5, 1 and 2. A bias that depends on the query is drawn for the mean
+query of the images that are given, or, without any, for the part of the query that does not depend
+on content. docs/geometry.md tells how to read it."""
 
 _MOST_IMAGES = 200
 _STEPS = 61

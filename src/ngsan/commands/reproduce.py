@@ -4,7 +4,7 @@ import dataclasses
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.console import Console
 from ngsan.commands.command_line import Parser, config_parser, retell, take_config
 from ngsan.commands.train_view import TrainView
 from ngsan.config import run_class
-from ngsan.reproduce.tables import EXAMPLES, TABLES, WEIGHTS
+from ngsan.reproduce.tables import EXAMPLES, TABLES, WEIGHTS, Table
 
 DESCRIPTION = """Reruns tables or figures of the paper: makes the runs that the ledger lacks, then
 writes each table as Markdown, CSV and a figure. A run that was killed goes on. Runs that two tables
@@ -65,7 +65,8 @@ def make_parser(name: str = "layers") -> Parser:
         type=str,
         nargs="+",
         default=None,
-        help=f"only these rows; those of {name} are {labels}",
+        help="make the runs of these rows only; the table has all rows that are finished, so "
+        f"--report does without; those of {name} are {labels}",
     )
     parser.add_argument(
         "--jobs", type=int, default=1, help="runs at a time, each a process of its own if above 1"
@@ -109,26 +110,26 @@ def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.commands.reproduce_outputs import draw_weights, write_examples, write_table
     from ngsan.reproduce.ledger import Ledger
-    from ngsan.reproduce.runs import check_wanted, fitted_to_ledger, wanted_runs
-    from ngsan.reproduce.tasks import TASKS
+    from ngsan.reproduce.runs import check_wanted, wanted_runs
 
     _check(config, options)
+    _check_place(config, options)
+    tables = [_NAMED[name] for name in options.names]
+    for table in tables:  # before all data are read, or the hours that features may take
+        check_wanted(table, config, options.rows)
     ledger, console = Ledger(options.to), Console()
     if config.data.folder and options.pictures is not None:
-        for name in options.names:  # before the hours that this may take
-            check_wanted(_NAMED[name], config, options.rows)
         _describe(config, options, console)
-    fitted = None
-    if not config.data.folder:
-        fitted = fitted_to_ledger(config, ledger)
-    elif len(options.names) > 1:
-        fitted = TASKS[config.task].fit(config)
+    fitted = _fit(config, tables, options.rows, ledger)
     wanted = {}
-    for name in options.names:
-        seeds = range(1 if name in _SINGLE else options.seeds)
-        wanted[name] = wanted_runs(_NAMED[name], config, seeds, options.rows, fitted=fitted)
+    for table in tables:
+        seeds = range(1 if table.name in _SINGLE else options.seeds)
+        wanted[table.name] = wanted_runs(table, config, seeds, fitted=fitted)
     if not options.report:
-        ledger = _make(wanted, ledger.folder, console, jobs=options.jobs)
+        runs = [run for of_table in wanted.values() for run in of_table]
+        chosen = [run for run in runs if options.rows is None or run.label in options.rows]
+        keep = {run.key for run in wanted.get(WEIGHTS.name, ())}
+        ledger = _make(chosen, keep, ledger.folder, console, jobs=options.jobs)
     for name, runs in wanted.items():
         if name == EXAMPLES.name:
             write_examples(runs, ledger, options.pictures, console)
@@ -138,24 +139,59 @@ def reproduce(config: Any, options: Any) -> None:
             write_table(TABLES[name], runs, ledger, options.split, console)
 
 
+def _fit(config: Any, tables: Sequence[Table], rows: Sequence[str] | None, ledger: Any) -> Any:
+    """The run with the sizes of its data; rows that are not made need nothing of them."""
+    from ngsan.reproduce.runs import fitted_to_ledger, run_of
+    from ngsan.reproduce.tasks import TASKS
+
+    if not config.data.folder:
+        return fitted_to_ledger(config, ledger)
+    models = [
+        run_of(row, config, 0).model
+        for table in tables
+        for row in table.rows
+        if rows is None or row.label in rows
+    ]
+    return TASKS[config.task].fit(config, models)
+
+
 def _check(config: Any, options: Any) -> None:
     """Raises a `ValueError` for options that do not fit, before any run is made."""
     if not config.data.folder and (not options.report or EXAMPLES.name in options.names):
         raise ValueError("data.folder: say which dataset: --data DIR")
     if config.data.folder and not Path(config.data.folder).is_dir():
         raise ValueError(f"data.folder: there is no folder {config.data.folder}")
-    if Path(options.to).exists() and not Path(options.to).is_dir():
-        raise ValueError(f"to: {options.to} is no folder")
     if options.seeds < 1:
         raise ValueError(f"seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"rows: of which table of {', '.join(options.names)}? Give one name")
     if options.rows and options.names[0] in _SINGLE:
         raise ValueError(f"rows: {options.names[0]} needs all of its runs; leave --rows out")
+    if options.rows and options.report:
+        raise ValueError(
+            "rows: --report makes no runs and shows all finished rows; leave --rows out"
+        )
     measured = {"val", "test", config.data.validation}
     if options.split and options.split not in measured:  # not after hours of runs
         known = " and ".join(sorted(measured))
         raise ValueError(f"split: {options.split!r} is not measured; runs are on {known}")
+
+
+def _check_place(config: Any, options: Any) -> None:
+    """Raises a `ValueError` if tables would begin to be made among data, or in place of a file."""
+    from ngsan.reproduce.ledger import LEDGER
+    from ngsan.train.folder import holds_dataset
+
+    to = Path(options.to)
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"to: {to} is no folder")
+    if (to / LEDGER).exists():
+        return  # somebody wanted it so
+    for folder, what in ((config.data.folder, "data"), (options.pictures, "pictures")):
+        if folder and to.resolve() == Path(folder).resolve():
+            raise ValueError(f"to: {to} is where the {what} are: give --to a folder of its own")
+    if holds_dataset(to):
+        raise ValueError(f"to: {to} holds a dataset: give --to a folder of its own")
 
 
 def _describe(config: Any, options: Any, console: Console) -> None:
@@ -177,15 +213,15 @@ def _describe(config: Any, options: Any, console: Console) -> None:
     describe_pictures(options.pictures, folder, wanted, device=device, console=console)
 
 
-def _make(wanted: Mapping[str, Any], folder: Path, console: Console, *, jobs: int) -> Any:
+def _make(
+    runs: Sequence[Any], keep: Collection[str], folder: Path, console: Console, *, jobs: int
+) -> Any:
     """Makes the runs that the ledger of a folder lacks; the ledger, as it is then."""
     from ngsan.data.lock import folder_lock
     from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.making import make_runs
     from ngsan.train.run import InterruptedRunError
 
-    keep = {run.key for run in wanted.get(WEIGHTS.name, ())}
-    runs = [run for table in wanted.values() for run in table]
     try:
         # A ledger has one writer at a time. It is read anew: another may have written until now.
         with folder_lock(folder / _LOCK, "ngsan reproduce in"), TrainView(console) as view:
@@ -201,11 +237,13 @@ def _make(wanted: Mapping[str, Any], folder: Path, console: Console, *, jobs: in
 
             make_runs(runs, ledger, jobs=jobs, keep=keep, listen=listen, on_run=on_run)
             return ledger
-    except InterruptedRunError as error:
-        name = signal.Signals(error.number).name
+    except (InterruptedRunError, KeyboardInterrupt) as error:
+        # Ctrl-C comes as the latter where runs are processes of their own, or between two runs.
+        number = error.number if isinstance(error, InterruptedRunError) else signal.SIGINT
+        name = signal.Signals(number).name
         told = f"ngsan reproduce: stopped by {name}; the same command goes on"
         print(told, file=sys.stderr)
-        sys.exit(128 + error.number)
+        sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> None:

@@ -13,6 +13,7 @@ from ngsan.durable import write_text
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
+from ngsan.reproduce.nearest import others_told
 from ngsan.reproduce.report import Report, build_report
 from ngsan.reproduce.report_text import header, rows, seeds_told, to_csv, to_markdown
 from ngsan.reproduce.runs import RUNS, Wanted
@@ -42,7 +43,8 @@ def write_table(
     """
     report = build_report(dataclasses.replace(table, split=split or table.split), wanted, ledger)
     if not report.lines:
-        raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}")
+        told = others_told(table, wanted, ledger)
+        raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}{told}")
     if split not in ("", "val", report.split):
         raise ValueError(f"split: no run of table {table.name} was measured on {split!r}")
     _show(report, console)
@@ -130,9 +132,10 @@ def write_examples(
 
 
 def _check_finished(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> None:
-    lost = [run.label for run in wanted if run.key not in ledger]
+    lost = [run for run in wanted if run.key not in ledger]
     if lost:
         raise ValueError(
-            f"{table.name} needs runs that are not finished in {ledger.folder}: "
-            f"{', '.join(lost)}; without --report they are made"
+            f"{table.name} needs runs that are not finished: "
+            f"{', '.join(run.label for run in lost)}; without --report they are made in "
+            f"{ledger.folder}{others_told(table, lost, ledger)}"
         )

@@ -28,6 +28,11 @@ _LOCK_SECONDS = 10.0
 ahead live a little longer."""
 
 
+def holds_dataset(folder: Path) -> bool:
+    """Whether a folder is a dataset's, where nothing but data should be written."""
+    return any((folder / name).exists() for name in _DATASETS)
+
+
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Takes a folder for this run.
@@ -73,7 +78,7 @@ def find_state(
         listen({"event": "note", "text": text})
 
     there = (output / STATES).is_dir() and any((output / STATES).iterdir())
-    if not there and any((output / name).exists() for name in _DATASETS):
+    if not there and holds_dataset(output):
         raise ValueError(f"{output} holds a dataset: give --output a folder of the run's own")
     if resume:
         state = read_state(output / STATES, on_damage)

@@ -1,0 +1,75 @@
+"""Where no run of a table is finished, the ledger's other runs are told of."""
+
+import pytest
+
+from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.reproduce.tables import WEIGHTS
+from tests.reproduce.tiny_ledgers import TABLE, enter, report
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cross_entropy.epochs=9"], "(the nearest has cross_entropy.epochs: 4 before, 9 now)"),
+        (
+            ["--model.norm_place=post", "--validation.decoding.beam=2"],
+            "(the nearest has validation.decoding.beam: 3 before, 2 now, "
+            "model.norm_place: 'pre' before, 'post' now)",
+        ),
+        (
+            ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=8", "--model.dropout=0"],
+            "more)",
+        ),
+    ],
+)
+def test_another_recipe_is_told_by_its_keys(tmp_path, capsys, words, told):
+    enter(tmp_path)
+    assert report(tmp_path, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"ngsan reproduce: no run of table {TABLE.name} is finished in")
+    assert "which has 6 runs of the task captioning, perhaps of another recipe" in error
+    assert told in error
+    assert error.endswith(": give the keys, or the --config, that they were made with\n")
+    assert report(tmp_path) == 0
+
+
+def test_a_row_that_is_there_is_nearer_than_others(tmp_path, capsys):
+    enter(tmp_path, rows=("G-SAN",))
+    assert report(tmp_path, "--cross_entropy.epochs=9") == 2
+    assert "which has 2 runs" in (error := capsys.readouterr().err)
+    assert "geometry" not in error  # the row's own key, which is no other for G-SAN
+    assert "norm:" not in error
+
+
+def test_runs_of_other_rows_are_no_other_recipe(tmp_path, capsys):
+    enter(tmp_path)
+    for name in ("models", "weights"):  # after another phase, and of another depth
+        assert report(tmp_path, name=name) == 2
+        error = capsys.readouterr().err
+        assert "which has 6 runs of the task captioning, of other rows or measured" in error
+        assert "--config" not in error
+
+
+def test_a_figure_of_one_run_tells_of_another_recipe_too(tmp_path, capsys):
+    enter(tmp_path, table=WEIGHTS, rows=("G-SAN, L = 1",))
+    assert report(tmp_path, "--cross_entropy.epochs=9", name="weights") == 2
+    error = capsys.readouterr().err
+    assert "needs runs that are not finished: G-SAN, L = 1; without --report" in error
+    assert "(the nearest has cross_entropy.epochs: 4 before, 9 now)" in error
+
+
+def test_other_data_are_told(tmp_path, capsys):
+    enter(tmp_path / "to")
+    scenes = sample_splits({"train": 8, "val": 8}, fewest=2, most=2, seed=1)
+    write_scene_folder(tmp_path / "data", scenes, scene_vocabulary())
+    assert report(tmp_path / "to", "--data", str(tmp_path / "data")) == 2
+    error = capsys.readouterr().err
+    assert "(the nearest has other data): give" in error
+    assert "vocab_size" not in error  # which follows from the data
+
+
+def test_without_runs_of_the_task_there_is_nothing_to_tell(tmp_path, capsys):
+    enter(tmp_path)
+    assert report(tmp_path, name="translation") == 2
+    assert "--config" not in capsys.readouterr().err
