@@ -139,10 +139,14 @@ def test_what_is_in_the_way_is_told_before_runs_are_made(tmp_path, capsys, name)
     assert f"{place} is no" in capsys.readouterr().err
 
 
-def test_scores_of_other_things_than_the_ids_are_damage(tmp_path):
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [([[90.0]], "2 ids with 1 scores"), ([[90.0], [1.0, 2.0]], "other numbers of scores")],
+)
+def test_scores_that_do_not_fit_the_ids_or_each_other_are_damage(tmp_path, scores, told):
     ledger = Ledger(tmp_path)
-    ledger.add(entry(), {"val": Written(["1", "2"], [], [[90.0]])})
-    with pytest.raises(ValueError, match=r"damaged or missing: 2 ids with 1 scores"):
+    ledger.add(entry(), {"val": Written(["1", "2"], [], scores)})
+    with pytest.raises(ValueError, match=rf"val\.json\.gz: damaged or missing: {told}"):
         ledger.written(entry().key, "val")
 
 

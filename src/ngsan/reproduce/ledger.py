@@ -159,6 +159,8 @@ class Ledger:
             found = Written(**json.loads(gzip.decompress(path.read_bytes())))
             if len(found.ids) != len(found.scores):
                 raise ValueError(f"{len(found.ids)} ids with {len(found.scores)} scores")
+            if len(set(map(len, found.scores))) > 1:
+                raise ValueError("other numbers of scores in some than in others")
             return found
         except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
             raise ValueError(f"{path}: damaged or missing: {error}") from error
