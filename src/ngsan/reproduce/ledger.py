@@ -72,6 +72,10 @@ class Entry:
     content: dict[str, str] = field(default_factory=dict)
     """Signatures of what was learned from, to the byte; for the record, not part of the key."""
 
+    measured: dict[str, str] = field(default_factory=dict)
+    """What was measured on and not learned from, such as the test split, as `data` knows what was;
+    not part of the key, see `ngsan.reproduce.splits`. Empty in ledgers of before it was entered."""
+
 
 class Ledger:
     """The finished runs in a folder."""

@@ -8,6 +8,7 @@ import numpy as np
 from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
+from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
 from ngsan.reproduce.tables import Row, Table
 from ngsan.reproduce.task import TableTask
@@ -137,6 +138,7 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
     split = config.data.validation
     if table.split != "val" and any(table.split in ledger[run.key].metrics for run in finished):
         split = table.split
+    check_reported((ledger[run.key] for run in finished), split, wanted[0].measured, ledger)
     found = _measured_rows(table, finished, split, ledger)
     base = table.compared_with if table.compared_with in found else next(iter(found), "")
     entries = [entry for row in found.values() for entry in row.entries]
