@@ -5,6 +5,7 @@ name; whoever reads meanwhile, or after a kill, finds the old file or the new on
 """
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -114,9 +115,9 @@ def write_unseen(path: Path, content: bytes, *, name: str | Path | None = None) 
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Adds a line to a text file, which is made if need be, and sends it to the disk.
+    """Adds a line to a file of JSON lines, which is made if need be, and sends it to the disk.
 
-    What a kill left of a line before is removed.
+    What a kill left of a line before is removed; if it is whole but for its end, it stays.
 
     Args:
         path: The file, which has one writer at a time.
@@ -126,10 +127,23 @@ def append_line(path: str | Path, line: str) -> None:
     make_folder(path.parent)
     with _naming(path), path.open("a+b") as file:
         file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(line.encode() + b"\n")
+        content = file.read()
+        ended = content.rfind(b"\n") + 1
+        whole = is_whole(content[ended:])
+        if not whole:
+            file.truncate(ended)
+        file.write(b"\n" * whole + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether a line is JSON to its end; what a kill left of an object never is."""
+    try:
+        json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def flush(path: str | Path) -> None:

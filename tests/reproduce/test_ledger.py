@@ -1,11 +1,14 @@
 """The ledger: what is entered is found again, whatever happens to the file's end."""
 
 import dataclasses
+import json
 
 import pytest
 
+from ngsan.__main__ import main
 from ngsan.durable import append_line
-from ngsan.reproduce.ledger import LEDGER, Entry, Ledger, Written, run_key
+from ngsan.reproduce.ledger import LEDGER, WRITTEN, Entry, Ledger, Written, run_key
+from tests.kills import kills
 
 
 def entry(key="a" * 12, seed=0, cider=100.0):
@@ -25,20 +28,20 @@ def entry(key="a" * 12, seed=0, cider=100.0):
     )
 
 
-WRITTEN = Written(["1", "2"], ["a dog", "ein größerer Hund"], [[90.0], [110.0]])
+FOUND = Written(["1", "2"], ["a dog", "ein größerer Hund"], [[90.0], [110.0]])
 
 
 def test_what_is_entered_is_found_again(tmp_path):
     ledger = Ledger(tmp_path)
     assert len(ledger) == 0
-    ledger.add(entry(), {"val": WRITTEN})
+    ledger.add(entry(), {"val": FOUND})
     again = Ledger(tmp_path)
     assert "a" * 12 in again
     assert again["a" * 12] == entry()
-    assert again.written("a" * 12, "val") == WRITTEN
+    assert again.written("a" * 12, "val") == FOUND
 
 
-@pytest.mark.parametrize("cut", [1, 5, 100])
+@pytest.mark.parametrize("cut", [2, 5, 100])
 def test_a_line_that_a_kill_cut_short_is_passed_over_and_then_removed(tmp_path, cut):
     ledger = Ledger(tmp_path)
     ledger.add(entry("a" * 12), {})
@@ -46,11 +49,32 @@ def test_a_line_that_a_kill_cut_short_is_passed_over_and_then_removed(tmp_path, 
     path = tmp_path / LEDGER
     path.write_bytes(path.read_bytes()[:-cut])
     after = Ledger(tmp_path)
-    assert ("a" * 12 in after, "b" * 12 in after) == (True, cut == 1)
+    assert ("a" * 12 in after, "b" * 12 in after) == (True, False)
     after.add(entry("c" * 12), {})
     lines = path.read_text().splitlines()
     assert len(lines) == 2
     assert len(Ledger(tmp_path)) == 2
+
+
+def test_a_line_that_is_whole_but_for_its_end_is_kept_whenever_the_next_is_killed(tmp_path):
+    ledger = Ledger(tmp_path)
+    ledger.add(entry("a" * 12), {})
+    ledger.add(entry("b" * 12), {})
+    path = tmp_path / LEDGER
+    path.write_bytes(path.read_bytes()[:-1])
+    read = [found.key for found in Ledger(tmp_path)]
+    assert len(read) == 2
+    for _ in kills(lambda: Ledger(tmp_path).add(entry("c" * 12), {})):
+        assert [found.key for found in Ledger(tmp_path)][:2] == read
+    assert len(Ledger(tmp_path)) == 3
+    keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
+    assert list(dict.fromkeys(keys)) == [*read, "c" * 12]
+
+
+def test_a_last_line_that_is_whole_and_no_run_is_not_passed_over(tmp_path):
+    (tmp_path / LEDGER).write_text('{"key": "a"}')
+    with pytest.raises(ValueError, match=r"ledger\.jsonl:1: damaged"):
+        Ledger(tmp_path)
 
 
 def test_a_line_that_is_damaged_is_named(tmp_path):
@@ -59,6 +83,71 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(ValueError, match=r"ledger\.jsonl:1: damaged"):
         Ledger(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"metrics": None}, "metrics: None is not of type dict"),
+        ({"metrics": {"val": 3}}, "metrics.val: 3 is not of type dict"),
+        ({"metrics": {"val": {"CIDEr": "high"}}}, "metrics.val.CIDEr: 'high' is not of type float"),
+        ({"seed": "0"}, "seed: '0' is not of type int"),
+        ({"seed": True}, "seed: True is not of type int"),
+        ({"curve": [1.0, None]}, r"curve.1: None is not of type float"),
+        ({"curve": {}}, "curve: {} is not of type list"),
+        ({"model": []}, r"model: \[\] is not of type dict"),
+        ({"settings": "x" * 99}, r"settings: 'x+\.\.\. is not of type dict"),
+        ({"data": {"train": 1}}, "data.train: 1 is not of type str"),
+        ({"key": 1}, "key: 1 is not of type str"),
+        ({"content": None}, "content: None is not of type dict"),
+    ],
+)
+def test_a_field_of_another_kind_is_damage(tmp_path, changes, told):
+    Ledger(tmp_path).add(entry(), {})
+    fields = {**dataclasses.asdict(entry("b" * 12)), **changes}
+    with (tmp_path / LEDGER).open("a") as file:
+        file.write(json.dumps(fields) + "\n")
+    with pytest.raises(ValueError, match=rf"ledger\.jsonl:2: damaged: {told}"):
+        Ledger(tmp_path)
+
+
+def test_whole_numbers_are_scores_too(tmp_path):
+    (tmp_path / LEDGER).write_text(json.dumps(dataclasses.asdict(entry(cider=100))) + "\n")
+    assert Ledger(tmp_path)["a" * 12].metrics == {"val": {"CIDEr": 100}}
+
+
+def test_nesting_without_end_is_damage(tmp_path):
+    (tmp_path / LEDGER).write_text("[" * 100_000)
+    assert len(Ledger(tmp_path)) == 0  # a kill may have left it
+    (tmp_path / LEDGER).write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"ledger\.jsonl:1: damaged"):
+        Ledger(tmp_path)
+
+
+@pytest.mark.parametrize("name", [LEDGER, WRITTEN])
+def test_what_is_in_the_way_is_told_before_runs_are_made(tmp_path, capsys, name):
+    place = tmp_path / "to" / name
+    place.parent.mkdir()
+    if name == LEDGER:
+        place.mkdir()
+    else:
+        place.touch()
+    with pytest.raises(ValueError, match=rf"{place} is no (file|folder)"):
+        Ledger(tmp_path / "to")
+    line = ["reproduce", "layers", "--data", str(tmp_path), "--to", str(tmp_path / "to")]
+    assert main(line) == 2
+    assert f"{place} is no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [([[90.0]], "2 ids with 1 scores"), ([[90.0], [1.0, 2.0]], "other numbers of scores")],
+)
+def test_scores_that_do_not_fit_the_ids_or_each_other_are_damage(tmp_path, scores, told):
+    ledger = Ledger(tmp_path)
+    ledger.add(entry(), {"val": Written(["1", "2"], [], scores)})
+    with pytest.raises(ValueError, match=rf"val\.json\.gz: damaged or missing: {told}"):
+        ledger.written(entry().key, "val")
 
 
 def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
@@ -72,7 +161,7 @@ def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
 @pytest.mark.parametrize("place", range(10, 60, 3))
 def test_a_flipped_bit_in_texts_is_named(tmp_path, place):
     ledger = Ledger(tmp_path)
-    ledger.add(entry(), {"val": WRITTEN})
+    ledger.add(entry(), {"val": FOUND})
     path = tmp_path / "written" / f"{entry().key}-val.json.gz"
     content = bytearray(path.read_bytes())
     content[place] ^= 0x40
@@ -83,7 +172,7 @@ def test_a_flipped_bit_in_texts_is_named(tmp_path, place):
 
 def test_texts_that_are_lost_or_damaged_are_named(tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add(entry(), {"val": WRITTEN})
+    ledger.add(entry(), {"val": FOUND})
     with pytest.raises(ValueError, match="test.json.gz: damaged or missing"):
         ledger.written("a" * 12, "test")
     path = tmp_path / "written" / f"{'a' * 12}-val.json.gz"
@@ -105,4 +194,4 @@ def test_lines_are_added_whole(tmp_path):
     path.write_text("one\ntw")
     append_line(path, "three")
     assert path.read_text() == "one\nthree\n"
-    assert dataclasses.asdict(WRITTEN)["ids"] == ["1", "2"]
+    assert dataclasses.asdict(FOUND)["ids"] == ["1", "2"]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ngsan.reproduce.ledger import Ledger
+from ngsan.reproduce.ledger import Ledger, Written
 from ngsan.reproduce.report import build_report
 from tests.reproduce.tiny_ledgers import (
     TABLE,
@@ -139,3 +139,47 @@ def test_a_lost_seed_of_the_row_compared_with_is_told_though_the_other_never_had
     lose(tmp_path, "SAN", 2)
     assert report(tmp_path) == 0
     assert sentence(tmp_path) == f"The test by images is of seeds 0 and 1 alone{END}"
+
+
+def rewrite(folder, label, seed, order, names=str):
+    """Puts what a run of `TABLE` wrote of each image into another order, or leaves some out."""
+    (run,) = runs_of(TABLE, [seed], [label])
+    ledger = Ledger(folder)
+    for split in ("test", "val"):
+        written = ledger.written(run.key, split)
+        found = Written(
+            [names(written.ids[place]) for place in order],
+            [written.texts[place] for place in order],
+            [written.scores[place] for place in order],
+        )
+        ledger.add(ledger[run.key], {split: found})
+    return run.key
+
+
+@pytest.mark.parametrize(("label", "seed"), [("SAN", 0), ("N-SAN", 1)])
+def test_the_same_images_in_another_order_are_compared_each_with_itself(
+    tmp_path, scores, label, seed
+):
+    enter_scores(tmp_path, scores)
+    rewrite(tmp_path, label, seed, np.random.default_rng(3).permutation(IMAGES))
+    assert report(tmp_path) == 0
+    found = chances(tmp_path)
+    for other in ("N-SAN", "G-SAN"):
+        wanted = expected(scores, other, (0, 1, 2))
+        assert float(found[other][0]) == pytest.approx(wanted, abs=CLOSE)
+
+
+@pytest.mark.parametrize(("label", "seed"), [("SAN", 1), ("N-SAN", 0)])
+@pytest.mark.parametrize(
+    ("images", "names"), [(IMAGES - 1, str), (IMAGES, lambda image: f"other-{image}")]
+)
+def test_other_images_are_refused_by_the_names_of_the_runs(
+    tmp_path, capsys, scores, label, seed, images, names
+):
+    enter_scores(tmp_path, scores)
+    key = rewrite(tmp_path, label, seed, range(images), names)
+    (first,) = runs_of(TABLE, [0], ["SAN"])
+    assert report(tmp_path) == 2
+    told = capsys.readouterr().err
+    assert f"the runs {first.key} and {key} wrote on the split 'test'" in told
+    assert f"not of the same ids (12 and {images})" in told

@@ -1,6 +1,7 @@
 """Reports of a ledger that came without its data, or without what the runs wrote."""
 
 import csv
+import dataclasses
 import shutil
 import statistics
 
@@ -13,7 +14,7 @@ from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.report_text import _chance_text
 from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
-from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report
+from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report, table_text
 
 
 def test_a_ledger_alone_is_enough(tmp_path):
@@ -51,6 +52,14 @@ def test_a_ledger_of_several_data_must_be_told_which(tmp_path, capsys):
     enter(tmp_path, data="flickr", rows=("SAN",))
     assert report(tmp_path) == 2
     assert "learned from 2 sets of data; say which: --data DIR" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_tell_its_task_is_of_no_table(tmp_path):
+    enter(tmp_path)
+    ledger = Ledger(tmp_path)
+    ledger.add(dataclasses.replace(next(iter(ledger)), key="a" * 12, settings={}), {})
+    assert report(tmp_path) == 0
+    assert "6 runs are not finished" in table_text(tmp_path)
 
 
 def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):

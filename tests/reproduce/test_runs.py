@@ -23,6 +23,7 @@ from ngsan.config import (
     reproduction_run,
 )
 from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
+from ngsan.data.dataset import CaptionDataset
 from ngsan.data.lock import folder_lock
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
@@ -97,6 +98,7 @@ def test_the_ledger_has_every_run_after_each_phase(made, data):
             entry = made[run.key_after(phase)]
             assert (entry.phase, entry.seed) == (phase, run.config.seed)
             assert set(entry.metrics) == {"val", "test"}
+            assert entry.measured == {"test": CaptionDataset(data, "test").origin}
             assert len(entry.curve) == (2 if phase == CROSS_ENTROPY else 3)
             written = made.written(entry.key, "test")
             # CIDEr of a set is the mean of its images.

@@ -21,7 +21,7 @@ def runs_of(table, seeds, rows, *, data="coco", feature_dim=8):
     return wanted_runs(table, base, seeds, rows, fitted=fitted)
 
 
-def enter_run(ledger, run, cider, scores, ids=None):
+def enter_run(ledger, run, cider, scores, ids=None, measured=None):
     """A run with what CIDEr counts in each image, the same on both splits."""
     settings = run.settings(run.phase)
     entry = Entry(
@@ -37,6 +37,7 @@ def enter_run(ledger, run, cider, scores, ids=None):
         seconds=1.0,
         device="CPU",
         version="0",
+        measured=run.measured if measured is None else measured,
     )
     ids = ids or [str(number) for number in range(len(scores))]
     written = Written(ids, ["a caption"] * len(ids), [[score] for score in scores])

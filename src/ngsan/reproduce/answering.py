@@ -40,20 +40,23 @@ class Answering:
         follow from the data. Where no model sees regions, images without any are no matter.
         """
         sees = any(model.regions != "none" for model in models or [config.model])
-        learned, validated = (
-            QuestionSet(
+        validation, *others = _splits(config)
+
+        def opened(split: str, *with_features: str) -> QuestionSet:
+            return QuestionSet(
                 config.data.folder,
                 split,
                 longest=config.model.longest,
-                regions=sees or _features(config) is not None,
+                regions=sees or _features(config, *with_features) is not None,
                 skip_missing=config.data.skip_missing,
             )
-            for split in (config.data.train, config.data.validation)
-        )
+
+        learned, validated = (opened(split) for split in (config.data.train, validation))
         return Fitted(
             config,
             {"train": learned.origin, "validation": validated.origin},
             {"train": learned.signature, "validation": validated.signature},
+            {split: opened(split, split).origin for split in others},
         )
 
     def until(self, config: AnswerRun, phase: str) -> AnswerRun:
@@ -68,9 +71,7 @@ class Answering:
         saved = load_answerer(folder)
         model = saved.answerer.to(best_device(config.machine.device))
         found = {}
-        data = read_questions(config.data.folder)
-        answered = {question.split for question in data if question.answers}
-        for split in measured_splits(config.data.validation, answered):
+        for split in _splits(config):
             questions = QuestionSet(
                 config.data.folder,
                 split,
@@ -146,13 +147,25 @@ def _percent(scores: VqaScores) -> dict[str, float]:
     return {name: round(value, 4) for name, value in scores.percent().items()}
 
 
-def _features(config: AnswerRun) -> FeatureStore | None:
-    """The features, if models that see regions could learn from them."""
+def _splits(config: AnswerRun) -> list[str]:
+    """The splits that models are measured on: questions that nobody answered are not."""
+    data = read_questions(config.data.folder)
+    answered = {question.split for question in data if question.answers}
+    return measured_splits(config.data.validation, answered)
+
+
+def _features(config: AnswerRun, *splits: str) -> FeatureStore | None:
+    """The features, if models that see regions could learn from them.
+
+    Args:
+        config: The run.
+        splits: Those whose images are looked for; none for what is learned from and validated on.
+    """
     data = config.data
     try:
         store = FeatureStore(data.folder)
     except FileNotFoundError:
         return None
-    splits = (data.train, data.validation)
+    splits = splits or (data.train, data.validation)
     asked = {question.image for question in read_questions(data.folder) if question.split in splits}
     return store if data.skip_missing or all(image in store for image in asked) else None

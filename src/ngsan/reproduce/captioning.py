@@ -43,10 +43,12 @@ class Captioning:
         learned, validated = (
             _open(config, split) for split in (config.data.train, config.data.validation)
         )
+        _, *others = _splits(config)
         return Fitted(
             fit_sizes(config, learned),
             {"train": learned.origin, "validation": validated.origin},
             {"train": learned.signature, "validation": validated.signature},
+            {split: _open(config, split).origin for split in others},
         )
 
     def until(self, config: TrainConfig, phase: str) -> TrainConfig:
@@ -70,8 +72,7 @@ class Captioning:
         captioner, _, vocabulary = load_captioner(folder)
         predictor = Predictor(captioner.to(best_device(config.machine.device)), vocabulary)
         found = {}
-        known = {record.split for record in read_captions(config.data.folder)}
-        for split in measured_splits(config.data.validation, known):
+        for split in _splits(config):
             dataset = _open(config, split)
             references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
             captions = caption_images(
@@ -95,6 +96,12 @@ class Captioning:
     def baselines(self, config: TrainConfig, split: str) -> Mapping[str, Mapping[str, float]]:
         """See `TableTask.baselines`; there are none."""
         return {}
+
+
+def _splits(config: TrainConfig) -> list[str]:
+    """The splits that models are measured on."""
+    known = {record.split for record in read_captions(config.data.folder)}
+    return measured_splits(config.data.validation, known)
 
 
 def _open(config: TrainConfig, split: str) -> CaptionDataset:

@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
-from ngsan.durable import append_line, make_folder, write_bytes
+from ngsan.data.lines import shown
+from ngsan.durable import append_line, is_whole, make_folder, write_bytes
 
 LEDGER = "ledger.jsonl"
 WRITTEN = "written"
@@ -71,6 +72,10 @@ class Entry:
     content: dict[str, str] = field(default_factory=dict)
     """Signatures of what was learned from, to the byte; for the record, not part of the key."""
 
+    measured: dict[str, str] = field(default_factory=dict)
+    """What was measured on and not learned from, such as the test split, as `data` knows what was;
+    not part of the key, see `ngsan.reproduce.splits`. Empty in ledgers of before it was entered."""
+
 
 class Ledger:
     """The finished runs in a folder."""
@@ -79,12 +84,13 @@ class Ledger:
         """Reads the ledger; a last line that a kill cut short is passed over.
 
         Raises:
-            ValueError: A line is damaged; names it.
+            ValueError: A line is damaged, or no ledger can be there; names it.
         """
         self.folder = Path(folder)
         self._path = self.folder / LEDGER
         self._entries: dict[str, Entry] = {}
-        if not self._path.is_file():
+        self._check_places()
+        if not self._path.exists():
             return
         # Line by line, so that bytes that are no text are those of a line.
         lines = self._path.read_bytes().split(b"\n")
@@ -92,12 +98,20 @@ class Ledger:
             if not line.strip():
                 continue
             try:
-                entry = Entry(**json.loads(line.decode("utf-8")))
-            except (ValueError, TypeError) as error:
-                if number == len(lines):
-                    continue  # no end of line: it was being written when the run was killed
+                entry = _read_entry(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                if number == len(lines) and not is_whole(line):
+                    continue  # it was being written when the run was killed
                 raise ValueError(f"{self._path}:{number}: damaged: {error}") from error
             self._entries[entry.key] = entry
+
+    def _check_places(self) -> None:
+        """Raises a `ValueError` where a run could not be entered; a run may take hours."""
+        if self._path.exists() and not self._path.is_file():
+            raise ValueError(f"{self._path} is no file, so runs cannot be entered there")
+        written = self.folder / WRITTEN
+        if written.exists() and not written.is_dir():
+            raise ValueError(f"{written} is no folder, so what runs write cannot be kept there")
 
     def __contains__(self, key: object) -> bool:
         """Whether a run is finished."""
@@ -146,12 +160,37 @@ class Ledger:
         """
         path = self._file(key, split)
         try:
-            return Written(**json.loads(gzip.decompress(path.read_bytes())))
+            found = Written(**json.loads(gzip.decompress(path.read_bytes())))
+            if len(found.ids) != len(found.scores):
+                raise ValueError(f"{len(found.ids)} ids with {len(found.scores)} scores")
+            if len(set(map(len, found.scores))) > 1:
+                raise ValueError("other numbers of scores in some than in others")
+            return found
         except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
             raise ValueError(f"{path}: damaged or missing: {error}") from error
 
     def _file(self, key: str, split: str) -> Path:
         return self.folder / WRITTEN / f"{key}-{split}.json.gz"
+
+
+def _read_entry(line: bytes) -> Entry:
+    entry = Entry(**json.loads(line.decode()))
+    for name, hint in get_type_hints(Entry).items():
+        _check_kind(name, getattr(entry, name), hint)
+    return entry
+
+
+def _check_kind(name: str, value: Any, hint: Any) -> None:
+    """Raises a `ValueError` that names what is not of its kind: of those that JSON has."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Any:
+        return
+    fits = isinstance(value, (int, float) if kind is float else kind)
+    if not fits or isinstance(value, bool):
+        raise ValueError(f"{name}: {shown(value)} is not of type {kind.__name__}")
+    parts = value.items() if kind is dict else enumerate(value) if kind is list else ()
+    for key, part in parts:
+        _check_kind(f"{name}.{key}", part, inner[-1])
 
 
 @dataclass(frozen=True)

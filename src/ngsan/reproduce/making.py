@@ -17,6 +17,7 @@ import torch
 
 from ngsan.reproduce.ledger import Entry, Ledger, Written
 from ngsan.reproduce.runs import Wanted, add_all, make_run, remove_run
+from ngsan.reproduce.splits import check_made
 from ngsan.train.log import Entry as LogEntry
 from ngsan.train.run import InterruptedRunError
 
@@ -51,10 +52,12 @@ def make_runs(
         on_run: Told of every run that is finished, and how many are, of how many.
 
     Raises:
-        ValueError: Something is not installed, or runs failed; all others are in the ledger.
+        ValueError: Something is not installed, the ledger's runs were measured on another test
+            split, or runs failed; all others are in the ledger.
     """
     if jobs < 1:
         raise ValueError(f"jobs: {jobs} must be at least 1")
+    check_made(wanted, ledger)
     missing = missing_runs(wanted, ledger)
     for task in {run.task for run in missing}:
         task.check_tools()

@@ -8,6 +8,7 @@ import numpy as np
 from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
+from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.statistics import mean_and_deviation, paired, welch
 from ngsan.reproduce.tables import Row, Table
 from ngsan.reproduce.task import TableTask
@@ -129,13 +130,15 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
         ledger: Those that are finished.
 
     Raises:
-        ValueError: A file of what a run wrote is damaged; names it.
+        ValueError: A file of what a run wrote is damaged, or runs were not measured on the same;
+            names them.
     """
     task, config = wanted[0].task, wanted[0].config
     finished = [run for run in wanted if run.key in ledger]
     split = config.data.validation
     if table.split != "val" and any(table.split in ledger[run.key].metrics for run in finished):
         split = table.split
+    check_reported((ledger[run.key] for run in finished), split, wanted[0].measured, ledger)
     found = _measured_rows(table, finished, split, ledger)
     base = table.compared_with if table.compared_with in found else next(iter(found), "")
     entries = [entry for row in found.values() for entry in row.entries]
@@ -170,15 +173,47 @@ def _measured_rows(
     for run in finished:
         if split in ledger[run.key].metrics:
             found.setdefault(run.label, []).append(ledger[run.key])
-    measured = {}
-    for label in (row.label for row in table.rows if row.label in found):
-        counts = {
-            entry.seed: np.asarray(ledger.written(entry.key, split).scores)
-            for entry in found[label]
-            if ledger.has_written(entry.key, split)
-        }
-        measured[label] = _Measured(found[label], split, counts)
-    return measured
+    labels = [row.label for row in table.rows if row.label in found]
+    counts = _counts([entry.key for label in labels for entry in found[label]], split, ledger)
+    return {
+        label: _Measured(
+            found[label],
+            split,
+            {entry.seed: counts[entry.key] for entry in found[label] if entry.key in counts},
+        )
+        for label in labels
+    }
+
+
+def _counts(keys: Sequence[str], split: str, ledger: Ledger) -> dict[str, Floats]:
+    """(I, K) what the main metric counts in each unit, by run, of those of which it is at hand.
+
+    The units of all runs are in the order of the first.
+
+    Raises:
+        ValueError: Two runs were not measured on the same units.
+    """
+    found: dict[str, Floats] = {}
+    first: Sequence[str] = ()
+    for key in keys:
+        if not ledger.has_written(key, split):
+            continue
+        written = ledger.written(key, split)
+        scores = np.asarray(written.scores, dtype=float)
+        if not found:
+            first = written.ids
+        elif written.ids != first:
+            if sorted(written.ids) != sorted(first):
+                raise ValueError(
+                    f"{ledger.folder}: what the runs {next(iter(found))} and {key} wrote on the "
+                    f"split {split!r} is not of the same ids ({len(first):,} and "
+                    f"{len(written.ids):,}), so they cannot be compared: make the table's runs "
+                    "with the same data, in another --to"
+                )
+            places = {name: place for place, name in enumerate(written.ids)}
+            scores = scores[[places[name] for name in first]]
+        found[key] = scores
+    return found
 
 
 def _line(

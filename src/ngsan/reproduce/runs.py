@@ -48,6 +48,9 @@ class Wanted:
     content: dict[str, str] = field(default_factory=dict)
     """Signatures of the same, to the byte."""
 
+    measured: dict[str, str] = field(default_factory=dict)
+    """What it is measured on beyond them, see `Fitted.measured`; not part of the key."""
+
     @property
     def task(self) -> TableTask:
         """What is learned."""
@@ -108,6 +111,7 @@ def wanted_runs(
             run_of(row, config, seed),
             fitted.data,
             fitted.content,
+            fitted.measured,
         )
         for seed in seeds
         for row in chosen
@@ -136,8 +140,8 @@ def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
     sizes = TASKS[base.task].sizes
     found: dict[str, tuple[dict[str, Any], Entry]] = {}
     for entry in ledger:
-        if entry.settings["task"] == base.task:
-            model = {name: entry.model[name] for name in sizes}
+        if entry.settings.get("task") == base.task:
+            model = {name: entry.model.get(name) for name in sizes}
             found[json.dumps([entry.data, model], sort_keys=True)] = model, entry
     if not found:
         raise ValueError(f"{ledger.folder}: no run of the task {base.task} is finished there")
@@ -232,6 +236,7 @@ def _measured(
         device=start["device"],
         version=__version__,
         content=wanted.content,
+        measured=wanted.measured,
     )
     return entry, {split: found.written for split, found in measured.items()}
 

@@ -4,7 +4,7 @@ All else (the ledger, the making of runs, reports, figures) is the same for all 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ class Fitted:
 
     content: dict[str, str]
     """Signatures of the same, to the byte."""
+
+    measured: dict[str, str] = field(default_factory=dict)
+    """What models are measured on that `data` does not cover, such as the test split if there is
+    one, known in the same way."""
 
 
 @dataclass(frozen=True)

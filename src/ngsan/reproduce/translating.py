@@ -39,7 +39,8 @@ class Translating:
             for split in (config.data.train, config.data.validation)
         )
         model = dataclasses.replace(config.model, vocab_size=learned.vocab_size)
-        # Texts are cut into the same pieces everywhere, so the bytes serve the keys, too.
+        # Texts are cut into the same pieces everywhere, so the bytes serve the keys, too; and the
+        # signature is of all splits, that of the test with them.
         signatures = {"train": learned.signature, "validation": validated.signature}
         return Fitted(dataclasses.replace(config, model=model), signatures, signatures)
 

@@ -1,0 +1,219 @@
+"""Runs that were measured on another test split are not looked at together."""
+
+import dataclasses
+import json
+
+import pytest
+
+from ngsan.__main__ import main
+from ngsan.config import reproduction_run
+from ngsan.config.answering import AnswerDataConfig, AnswerRun
+from ngsan.config.data import DataConfig
+from ngsan.config.translation import ParallelConfig, multi30k_run
+from ngsan.config.video import video_run
+from ngsan.data.captions import CAPTIONS
+from ngsan.data.parallel.prepare import Split, prepare
+from ngsan.data.questions import QUESTIONS, read_questions
+from ngsan.data.store import FeatureStore
+from ngsan.data.store_writer import StoreWriter
+from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.asking import write_question_scenes
+from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
+from ngsan.reproduce.ledger import LEDGER, Ledger
+from ngsan.reproduce.making import make_runs
+from ngsan.reproduce.runs import wanted_runs
+from ngsan.reproduce.tables import TABLES
+from ngsan.text.subwords import FILE, Subwords
+from tests.reproduce.tiny_ledgers import TABLE, enter_run, report
+from tests.translation_worlds import backwards_folder
+
+SCORES = [float(score) for score in range(8)]
+REFUSED = "the data's split 'test' is not the one that the run"
+
+
+def write_scenes(folder, splits=("train", "val", "test")):
+    found = sample_splits(dict.fromkeys(splits, 8), fewest=2, most=2, seed=1)
+    write_scene_folder(folder, found, scene_vocabulary())
+    return folder
+
+
+def change(path, split):
+    """Changes the first caption, or answer, of a split."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    first = next(line for line in lines if line["split"] == split)
+    for key in first.keys() & {"captions", "answers"}:
+        text, *others = first[key]
+        first[key] = [f"{text} {text.split()[0]}", *others]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def runs_on(data, seeds, rows=("SAN", "N-SAN")):
+    base = dataclasses.replace(reproduction_run(), data=DataConfig(folder=str(data)))
+    return wanted_runs(TABLE, base, seeds, rows)
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    return write_scenes(tmp_path / "scenes")
+
+
+@pytest.fixture
+def entered(tmp_path, scenes):
+    """A ledger of two rows with two seeds, as the scenes are."""
+    ledger = Ledger(tmp_path / "to")
+    for run in runs_on(scenes, range(2)):
+        enter_run(ledger, run, 100.0, SCORES)
+    return ledger.folder
+
+
+def test_the_test_split_is_told_and_is_no_part_of_the_key(scenes):
+    (before,) = runs_on(scenes, [0], ["SAN"])
+    change(scenes / CAPTIONS, "test")
+    (after,) = runs_on(scenes, [0], ["SAN"])
+    assert set(before.measured) == set(after.measured) == {"test"}
+    assert before.measured != after.measured
+    assert before.key == after.key
+
+
+@pytest.mark.parametrize("rows", [("SAN", "N-SAN"), ("G-SAN",)])
+def test_no_run_is_made_beside_those_of_another_test_split(scenes, entered, rows):
+    change(scenes / CAPTIONS, "test")
+    with pytest.raises(ValueError, match=REFUSED) as told:
+        make_runs(runs_on(scenes, range(3), rows), Ledger(entered), listen=pytest.fail)
+    assert "take another --to for these data" in str(told.value)
+    assert len(Ledger(entered)) == 4
+
+
+def test_the_command_refuses_to_make_or_to_show_them(scenes, entered, capsys):
+    assert report(entered, "--data", str(scenes)) == 0
+    change(scenes / CAPTIONS, "test")
+    table = entered / f"{TABLE.name}.md"
+    table.unlink()
+    for words in (["--report"], []):
+        line = ["reproduce", TABLE.name, "--data", str(scenes), "--to", str(entered), *words]
+        assert main(line) == 2
+        assert REFUSED in capsys.readouterr().err
+    assert not table.exists()
+    # What was validated on is known by the key, and the ledger alone is as it was.
+    assert report(entered, "--data", str(scenes), "--split", "val") == 0
+    assert report(entered) == 0
+
+
+def test_a_run_of_a_later_seed_is_refused_beside_them_without_data(scenes, entered, capsys):
+    change(scenes / CAPTIONS, "test")
+    (other,) = runs_on(scenes, [2], ["N-SAN"])
+    enter_run(Ledger(entered), other, 100.0, SCORES)
+    first, *_ = runs_on(scenes, [0])
+    assert report(entered) == 2
+    told = capsys.readouterr().err
+    assert f"the runs {first.key} and {other.key} were not measured on the same split" in told
+    assert report(entered, "--seeds", "2") == 0
+    assert report(entered, "--split", "val") == 0
+
+
+def test_old_lines_are_taken_as_they_are(scenes, entered):
+    path = entered / LEDGER
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        del line["measured"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change(scenes / CAPTIONS, "test")
+    make_runs(runs_on(scenes, range(2)), Ledger(entered))
+    assert report(entered, "--data", str(scenes)) == 0
+    (other,) = runs_on(scenes, [2], ["N-SAN"])
+    enter_run(Ledger(entered), other, 100.0, SCORES)
+    assert report(entered) == 0
+
+
+def test_runs_of_other_data_may_be_in_the_same_ledger(tmp_path, scenes, entered):
+    change(scenes / CAPTIONS, "train")
+    change(scenes / CAPTIONS, "test")
+    runs = runs_on(scenes, range(2))
+    for run in runs:
+        enter_run(Ledger(entered), run, 100.0, SCORES)
+    make_runs(runs, Ledger(entered))
+    assert len(Ledger(entered)) == 8
+    assert report(entered, "--data", str(scenes)) == 0
+
+
+def test_without_a_test_split_nothing_is_told_or_asked(tmp_path, entered):
+    data = write_scenes(tmp_path / "fewer", ["train", "val"])
+    runs = runs_on(data, range(2))
+    assert all(run.measured == {} for run in runs)
+    ledger = Ledger(tmp_path / "others")
+    for number, run in enumerate(runs):
+        enter_run(ledger, run, 100.0, SCORES, measured={"test": str(number)})
+    make_runs(runs, ledger)
+
+
+def test_a_validation_split_of_that_name_is_in_the_key(scenes):
+    data = DataConfig(folder=str(scenes), validation="test")
+    base = dataclasses.replace(reproduction_run(), data=data)
+    (run,) = wanted_runs(TABLE, base, [0], ["SAN"])
+    assert (set(run.data), run.measured) == ({"train", "validation"}, {})
+
+
+def test_clips_are_known_alike(tmp_path):
+    sizes = {"train": 6, "val": 4, "test": 4}
+    write_moving_folder(tmp_path, sample_moving_splits(sizes, frames=4))
+    base = dataclasses.replace(video_run(), data=DataConfig(folder=str(tmp_path)))
+    runs = []
+    for _ in range(2):
+        runs.append(wanted_runs(TABLES["video"], base, [0])[0])
+        change(tmp_path / CAPTIONS, "test")
+    assert runs[0].key == runs[1].key
+    assert runs[0].measured["test"] != runs[1].measured["test"]
+
+
+def question_runs(folder, rows=None):
+    base = AnswerRun(data=AnswerDataConfig(folder=str(folder)))
+    return wanted_runs(TABLES["vqa"], base, [0], rows)
+
+
+def test_questions_are_known_alike_whatever_the_rows(tmp_path):
+    write_question_scenes(tmp_path, {"train": 12, "val": 6, "test": 6}, most=3)
+    before, blind = question_runs(tmp_path), question_runs(tmp_path, ["question only"])
+    assert {run.measured["test"] for run in before} == {run.measured["test"] for run in blind}
+    change(tmp_path / QUESTIONS, "test")
+    after = question_runs(tmp_path)
+    assert [run.key for run in before] == [run.key for run in after]
+    assert before[0].measured["test"] != after[0].measured["test"]
+
+
+def test_a_model_that_sees_nothing_needs_no_features_of_the_test_split(tmp_path):
+    write_question_scenes(tmp_path / "whole", {"train": 12, "val": 6, "test": 6}, most=3)
+    part, store = tmp_path / "part", FeatureStore(tmp_path / "whole")
+    part.mkdir()
+    for path in (tmp_path / "whole").iterdir():
+        if path.is_file():
+            (part / path.name).write_bytes(path.read_bytes())
+    asked = read_questions(part)
+    images = {question.image for question in asked if question.split != "test"}
+    with StoreWriter(part, source=store.source) as writer:
+        for image in sorted(images):
+            writer.add(image, store[image])
+    (blind,) = question_runs(part, ["question only"])
+    assert set(blind.measured) == {"test"}
+    assert blind.key == question_runs(tmp_path / "whole", ["question only"])[0].key
+    # Others could not be measured; that is told before they have learned for hours.
+    with pytest.raises(ValueError, match="in the split 'test' have no features"):
+        question_runs(part)
+
+
+def test_the_key_of_a_translation_covers_all_splits(tmp_path):
+    data, keys = backwards_folder(tmp_path / "pairs", train=200, val=10), []
+    sides = {name: [tmp_path / f"{name}.{side}" for side in "st"] for name in ("some", "others")}
+    for name, (source, target) in sides.items():
+        source.write_text("red dog\n")
+        target.write_text("Hund rot\n" if name == "some" else "Hund blau\n")
+        splits = {
+            split: Split([data.parent / f"{split}.source"], [data.parent / f"{split}.target"])
+            for split in ("train", "val")
+        }
+        splits["test"] = Split([source], [target])
+        prepare(tmp_path / name, splits, subwords=Subwords.load(data / FILE), language="de")
+        place = ParallelConfig(folder=str(tmp_path / name))
+        base = dataclasses.replace(multi30k_run(), data=place)
+        keys.append(wanted_runs(TABLES["translation"], base, [0])[0].key)
+    assert keys[0] != keys[1]
