@@ -100,6 +100,16 @@ def test_the_command_refuses_to_make_or_to_show_them(scenes, entered, capsys):
     assert report(entered) == 0
 
 
+def test_the_page_of_examples_is_refused_as_well(tmp_path, scenes, capsys):
+    ledger = Ledger(tmp_path / "to")
+    for run in runs_on(scenes, [0], ("SAN", "G-SAN")):
+        enter_run(ledger, run, 100.0, SCORES)
+    assert report(ledger.folder, "--data", str(scenes), name="examples") == 0
+    change(scenes / CAPTIONS, "test")
+    assert report(ledger.folder, "--data", str(scenes), name="examples") == 2
+    assert REFUSED in capsys.readouterr().err
+
+
 def test_a_run_of_a_later_seed_is_refused_beside_them_without_data(scenes, entered, capsys):
     change(scenes / CAPTIONS, "test")
     (other,) = runs_on(scenes, [2], ["N-SAN"])

@@ -212,7 +212,9 @@ def test_clips_are_captioned(tmp_path):
     entries = entries_of(tmp_path / "to")
     assert [entry["model"]["norm"] for entry in entries] == ["none", "instance"]
     assert {entry["model"]["positions"] for entry in entries} == {"sinusoidal"}
-    assert "CIDEr | CIDEr, paper | p, clips | p, seeds" in (tmp_path / "to" / "video.md").read_text()
+    assert (
+        "CIDEr | CIDEr, paper | p, clips | p, seeds" in (tmp_path / "to" / "video.md").read_text()
+    )
 
 
 def features_again(source, folder, change):

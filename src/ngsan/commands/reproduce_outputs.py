@@ -17,6 +17,7 @@ from ngsan.reproduce.nearest import others_told
 from ngsan.reproduce.report import Report, build_report
 from ngsan.reproduce.report_text import header, rows, seeds_told, to_csv, to_markdown
 from ngsan.reproduce.runs import RUNS, Wanted
+from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
 
 _WIDE = 120
@@ -105,11 +106,13 @@ def write_examples(
         console: Where to tell of it.
 
     Raises:
-        ValueError: A run is not finished, or what it wrote is kept without its texts.
+        ValueError: A run is not finished, was measured on another test split, or what it wrote is
+            kept without its texts.
     """
     _check_finished(EXAMPLES, wanted, ledger)
     data = wanted[0].config.data
     split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
+    check_reported([ledger[run.key] for run in wanted], split, wanted[0].measured, ledger)
     written = {run.label: ledger.written(run.key, split) for run in wanted}
     bare = [label for label, found in written.items() if not found.texts]
     if bare:
