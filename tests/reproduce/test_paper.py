@@ -104,10 +104,14 @@ def test_a_table_of_which_the_paper_prints_nothing_has_no_column(name):
     assert "The paper's values" not in to_markdown(made)
 
 
-def test_the_csv_has_all_metrics_of_the_paper(tmp_path):
+def test_terminal_and_csv_tell_of_the_paper(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     table = TABLES["norms"]
     enter(tmp_path, table=table, rows=("none (SAN)", "batch norm"))
     assert report(tmp_path, name="norms") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert f"The paper's values are of {table.paper_of}." in told
+    assert "11 runs are not finished." in told  # of five rows with three seeds
     with (tmp_path / "norms.csv").open() as file:
         found = {row["row"]: row["paper"] for row in csv.DictReader(file)}
     assert found == {"none (SAN)": "128.6", "batch norm": "129.4"}

@@ -15,7 +15,15 @@ from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.nearest import others_told
 from ngsan.reproduce.report import Report, build_report
-from ngsan.reproduce.report_text import header, rows, seeds_told, to_csv, to_markdown
+from ngsan.reproduce.report_text import (
+    header,
+    missing_told,
+    paper_told,
+    rows,
+    seeds_told,
+    to_csv,
+    to_markdown,
+)
 from ngsan.reproduce.runs import RUNS, Wanted
 from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
@@ -76,9 +84,9 @@ def _show(report: Report, console: Console) -> None:
     for cells in lines:
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
-    told = seeds_told(report)
-    if told:
-        console.print(told, highlight=False, markup=False)
+    for told in (paper_told(report), seeds_told(report), missing_told(report)):
+        if told:
+            console.print(told, highlight=False, markup=False)
 
 
 def draw_weights(wanted: Sequence[Wanted], ledger: Ledger) -> None:

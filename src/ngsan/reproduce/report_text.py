@@ -47,17 +47,14 @@ def to_markdown(report: Report) -> str:
         "",
         f"{where}. Means over the seeds ± standard deviation; M: millions of parameters; p: chance "
         f"of such a difference of {table.metric} from {report.base} if there were none, by "
-        f"{report.unit} and by seeds.{paper_told(report)}",
+        f"{report.unit} and by seeds. {paper_told(report)}".rstrip(),
         "",
         f"| {' | '.join(heads)} |",
         f"|{'---|' * len(heads)}",
         *(f"| {' | '.join(cells)} |" for cells in rows(report)),
     ]
-    told = seeds_told(report)
-    if told:
-        lines += ["", told]
-    if report.missing:
-        lines += ["", f"{report.missing} runs are not finished."]
+    for told in (seeds_told(report), missing_told(report)):
+        lines += ["", told] if told else []
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +62,18 @@ def paper_told(report: Report) -> str:
     """A sentence that says what the paper's values are of; empty where there are none."""
     if not _paper_metric(report):
         return ""
-    return f" The paper's values are of {report.table.paper_of}."
+    return f"The paper's values are of {report.table.paper_of}."
+
+
+def missing_told(report: Report) -> str:
+    """A sentence that says how many runs are not finished; empty where all are."""
+    if not report.missing:
+        return ""
+    return (
+        "1 run is not finished."
+        if report.missing == 1
+        else f"{report.missing} runs are not finished."
+    )
 
 
 def seeds_told(report: Report) -> str:
