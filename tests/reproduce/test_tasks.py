@@ -147,7 +147,13 @@ def test_a_model_that_sees_nothing_needs_no_features(questions, tmp_path, answer
     )
     assert entry["metrics"] == same["metrics"]
     assert entry["key"] != same["key"]
-    assert "prior by question type" in (tmp_path / "to" / "vqa.md").read_text()
+    table = tmp_path / "to" / "vqa.md"
+    text = table.read_text()
+    assert "prior by question type" in text
+    table.unlink()
+    again = [word for word in words if word not in ("--rows", "question only")]
+    assert reproduce("vqa", data, tmp_path / "to", "--report", *again) == 0
+    assert table.read_text() == text
 
 
 def test_models_that_see_are_refused_without_features(questions, tmp_path, capsys):

@@ -120,7 +120,7 @@ def reproduce(config: Any, options: Any) -> None:
     ledger, console = Ledger(options.to), Console()
     if config.data.folder and options.pictures is not None:
         _describe(config, options, console)
-    fitted = _fit(config, tables, options.rows, ledger)
+    fitted = _fit(config, tables, options, ledger)
     wanted = {}
     for table in tables:
         seeds = range(1 if table.name in _SINGLE else options.seeds)
@@ -139,20 +139,19 @@ def reproduce(config: Any, options: Any) -> None:
             write_table(TABLES[name], runs, ledger, options.split, console)
 
 
-def _fit(config: Any, tables: Sequence[Table], rows: Sequence[str] | None, ledger: Any) -> Any:
-    """The run with the sizes of its data; rows that are not made need nothing of them."""
+def _fit(config: Any, tables: Sequence[Table], options: Any, ledger: Any) -> Any:
+    """The run with the sizes of its data; rows that are neither made nor there need nothing."""
     from ngsan.reproduce.runs import fitted_to_ledger, run_of
     from ngsan.reproduce.tasks import TASKS
 
     if not config.data.folder:
         return fitted_to_ledger(config, ledger)
-    models = [
-        run_of(row, config, 0).model
-        for table in tables
-        for row in table.rows
-        if rows is None or row.label in rows
-    ]
-    return TASKS[config.task].fit(config, models)
+    rows = [row for table in tables for row in table.rows]
+    if options.report:
+        rows = [row for row in rows if any(row.fits(entry.model) for entry in ledger)] or rows
+    elif options.rows:
+        rows = [row for row in rows if row.label in options.rows]
+    return TASKS[config.task].fit(config, [run_of(row, config, 0).model for row in rows])
 
 
 def _check(config: Any, options: Any) -> None:

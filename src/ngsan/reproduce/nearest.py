@@ -45,15 +45,14 @@ def _candidates(
     table: Table, wanted: Sequence[Wanted], entries: Sequence[Entry]
 ) -> list[list[str]]:
     """In what runs differ from those wanted of the same row, each of them from one."""
-    rows = {row.label: row.model for row in table.rows}
+    rows = {row.label: row for row in table.rows}
     seed = wanted[0].config.seed  # whatever it is: other seeds are wanted alike
     return [
         _differing(run, entry)
         for run in wanted
         if run.config.seed == seed
         for entry in entries
-        if entry.phase == run.phase
-        and all(entry.model.get(key) == value for key, value in rows[run.label].items())
+        if entry.phase == run.phase and rows[run.label].fits(entry.model)
     ]
 
 

@@ -27,6 +27,10 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's values by metric, those that it prints."""
 
+    def fits(self, model: Mapping[str, Any]) -> bool:
+        """Whether a model's configuration has all that this row sets."""
+        return all(model.get(key) == value for key, value in self.model.items())
+
 
 @dataclass(frozen=True)
 class Table:
