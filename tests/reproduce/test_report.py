@@ -130,8 +130,8 @@ def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("seeds", "told"), [(1, "ours, a run each"), (2, "ours: mean ±")])
 def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds, told):
-    enter(tmp_path)
-    figure = drawn(tmp_path, monkeypatch, TABLE.name, "--seeds", str(seeds))
+    enter(tmp_path, seeds=seeds)
+    figure = drawn(tmp_path, monkeypatch, TABLE.name)
     (legend,) = figure.legends
     assert legend.get_texts()[0].get_text().startswith(told)
 
@@ -139,8 +139,8 @@ def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds
 @pytest.mark.parametrize(("seeds", "told"), [(1, "CIDEr"), (2, "CIDEr, mean ± standard deviation")])
 def test_bars_over_layers_are_told_and_do_not_hide_one_another(tmp_path, monkeypatch, seeds, told):
     table = TABLES["layers"]
-    enter(tmp_path, table=table, rows=[row.label for row in table.rows])
-    (axes,) = drawn(tmp_path, monkeypatch, "layers", "--seeds", str(seeds)).axes
+    enter(tmp_path, table=table, rows=[row.label for row in table.rows], seeds=seeds)
+    (axes,) = drawn(tmp_path, monkeypatch, "layers").axes
     assert axes.get_ylabel() == told
     places = [place for model in axes.containers for place in model.lines[0].get_xdata()]
     assert len(set(places)) == len(table.rows)

@@ -57,7 +57,8 @@ def make_parser(name: str = "layers") -> Parser:
         "--seeds",
         type=int,
         default=3,
-        help=f"runs of each row, with the seeds 0, 1, ...; {' and '.join(_SINGLE)} take one",
+        help="make the runs of so many seeds, 0, 1, ...; the table has all seeds that are "
+        f"finished, and says how many runs are not; {' and '.join(_SINGLE)} take one",
     )
     labels = ", ".join(repr(row.label) for row in table.rows)
     parser.add_argument(
@@ -110,7 +111,7 @@ def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.commands.reproduce_outputs import draw_weights, write_examples, write_table
     from ngsan.reproduce.ledger import Ledger
-    from ngsan.reproduce.runs import check_wanted, wanted_runs
+    from ngsan.reproduce.runs import check_wanted, wanted_runs, with_finished_seeds
 
     _check(config, options)
     _check_place(config, options)
@@ -136,7 +137,8 @@ def reproduce(config: Any, options: Any) -> None:
         elif name == WEIGHTS.name:
             draw_weights(runs, ledger)
         else:
-            write_table(TABLES[name], runs, ledger, options.split, console)
+            shown = with_finished_seeds(runs, ledger)
+            write_table(TABLES[name], shown, ledger, options.split, console)
 
 
 def _fit(config: Any, tables: Sequence[Table], options: Any, ledger: Any) -> Any:

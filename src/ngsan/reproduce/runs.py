@@ -118,6 +118,26 @@ def wanted_runs(
     ]
 
 
+def with_finished_seeds(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
+    """The runs of a table, and those of every further seed of which one is finished.
+
+    Args:
+        wanted: The table's runs, seed by seed.
+        ledger: Those that are finished, with others.
+    """
+    last = wanted[-1].config.seed
+    rows = [run for run in wanted if run.config.seed == last]
+    found = list(wanted)
+    for seed in sorted({entry.seed for entry in ledger if entry.seed > last}):
+        further = [
+            dataclasses.replace(run, config=dataclasses.replace(run.config, seed=seed))
+            for run in rows
+        ]
+        if any(run.key in ledger for run in further):
+            found += further
+    return found
+
+
 def check_wanted(table: Table, base: Any, rows: Sequence[str] | None = None) -> None:
     """Raises a `ValueError` if a table has no such rows, or a recipe lacks what it measures."""
     unknown = set(rows or ()) - {row.label for row in table.rows}

@@ -1,0 +1,72 @@
+"""`--seeds` chooses which runs are made, and never which are shown."""
+
+import csv
+
+import pytest
+
+from ngsan.__main__ import main
+from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.reproduce.ledger import Ledger
+from ngsan.reproduce.tables import TABLES
+from tests.reproduce.test_rows import SMALL
+from tests.reproduce.tiny_ledgers import CIDER, TABLE, enter, report, table_text
+
+
+def seeds_by_row(folder):
+    """The seeds of each row of the CSV."""
+    found = {}
+    with (folder / f"{TABLE.name}.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["metric"] == "CIDEr":
+                found.setdefault(row["row"], []).append(int(row["seed"]))
+    return found
+
+
+def files_of(folder):
+    """What is in the table as Markdown and CSV and in its figure."""
+    return [(folder / f"{TABLE.name}.{ending}").read_bytes() for ending in ("md", "csv", "png")]
+
+
+def test_a_table_has_all_finished_seeds_however_few_were_made_last(tmp_path):
+    data, to = tmp_path / "scenes", tmp_path / "to"
+    scenes = sample_splits({"train": 32, "val": 8}, fewest=2, most=2, seed=1)
+    write_scene_folder(data, scenes, scene_vocabulary())
+    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
+    assert main([*line, "--rows", "SAN", "--seeds=2"]) == 0
+    assert main([*line, "--rows", "SAN", "N-SAN", "--seeds=1"]) == 0
+    assert len(Ledger(to)) == 3  # no second run of N-SAN was made
+    assert seeds_by_row(to) == {"SAN": [0, 1], "N-SAN": [0]}
+    assert "5 runs are not finished." in table_text(to)  # of four rows with the two seeds
+    before = files_of(to)
+    for seeds in (1, 2):
+        assert main([*line, "--report", f"--seeds={seeds}"]) == 0
+        assert files_of(to) == before
+
+
+def test_a_report_of_few_seeds_is_that_of_all(tmp_path, capsys):
+    enter(tmp_path, seeds=3)
+    assert report(tmp_path) == 0
+    whole = files_of(tmp_path), capsys.readouterr().out
+    assert seeds_by_row(tmp_path) == {label: [0, 1, 2] for label in CIDER}
+    assert "3 runs are not finished." in table_text(tmp_path)
+    assert report(tmp_path, "--seeds=1") == 0
+    assert (files_of(tmp_path), capsys.readouterr().out) == whole
+    assert report(tmp_path, "--seeds=4") == 0
+    assert seeds_by_row(tmp_path) == {label: [0, 1, 2] for label in CIDER}
+    assert "7 runs are not finished." in table_text(tmp_path)
+
+
+def test_seeds_of_another_table_are_not_missed(tmp_path):
+    enter(tmp_path, seeds=1)
+    enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"), seeds=3)
+    assert report(tmp_path, "--seeds=1") == 0
+    assert seeds_by_row(tmp_path) == {label: [0] for label in CIDER}
+    assert "1 run is not finished." in table_text(tmp_path)
+
+
+def test_the_help_says_that_seeds_are_made_and_all_are_shown(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "norms", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "make the runs of so many seeds, 0, 1, ...; the table has all seeds" in said
