@@ -16,6 +16,12 @@ _OURS, _PAPER = "#a83c1b", "#3b5ba5"
 _ASIDE = 0.04
 """How far, in layers, bars are moved apart that would hide one another."""
 
+_ROW, _AROUND = 0.4, 1.05
+"""Inches that each row has, and all that stands above and below the rows."""
+
+_ABOVE = 0.2
+"""How far, in rows, dots stand above the bar, which would hide them."""
+
 _SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
 
@@ -51,14 +57,14 @@ def _differences(axes: Any, report: Report) -> None:
     places = range(len(cells))
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     ours = [cell.mean - base.mean for cell in cells]
-    spread = [_spread(cell) for cell in cells]
     several = any(cell.deviation is not None for cell in cells)
+    spread = [_spread(cell) for cell in cells] if several else None
     told = _SPREAD if several else "ours, a run each"
     axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=told)
-    for place, cell in enumerate(cells):
-        for value in cell.values:
-            # Above the bar, which would hide them.
-            axes.plot(value - base.mean, place - 0.15, ".", color=_OURS, alpha=0.6, markersize=5)
+    for place, cell in enumerate(cells if several else ()):
+        values = [value - base.mean for value in cell.values]
+        heights = [place - _ABOVE] * len(values)
+        axes.plot(values, heights, ".", color=_OURS, alpha=0.6, markersize=5)
     known = [
         (cell.paper - base.paper, place)
         for place, cell in enumerate(cells)
@@ -67,7 +73,9 @@ def _differences(axes: Any, report: Report) -> None:
     if known:
         axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
     axes.set_yticks(places, [line.label for line in report.lines])
-    axes.invert_yaxis()
+    axes.set_ylim(len(cells) - 0.5, -0.5)  # the first on top
+    # Rows are as high in every figure, so that dots are as near to their bars.
+    axes.figure.set_figheight(_AROUND + _ROW * len(cells))
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
 
 
