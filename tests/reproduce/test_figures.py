@@ -1,11 +1,12 @@
-"""In figures of differences everything of a row sits together, however many rows there are."""
+"""In figures everything of a row sits together, and the paper's differences stand beside ours."""
 
 import numpy as np
 import pytest
 
+from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.tables import TABLES
 from tests.reproduce.test_report import drawn
-from tests.reproduce.tiny_ledgers import TABLE, enter
+from tests.reproduce.tiny_ledgers import TABLE, enter, enter_run, runs_of
 
 POINTS = 72
 
@@ -63,3 +64,23 @@ def test_single_runs_are_shown_once(tmp_path, monkeypatch):
     (marks,) = axes.containers
     assert len(marks.lines[0].get_xdata()) == 2
     assert not marks.has_xerr  # nor does the legend show a bar
+
+
+def test_layers_are_compared_with_one_as_in_the_paper(tmp_path, monkeypatch):
+    ours = {"SAN": [100.0, 101.0, 103.0, 104.5], "N-SAN": [99.0, 102.0, 103.5, 104.0]}
+    # Table 1 prints these.
+    theirs = {"SAN": [123.4, 127.1, 128.6, 128.8], "N-SAN": [127.2, 129.7, 130.8, 131.1]}
+    depths = [1, 2, 4, 6]
+    ledger = Ledger(tmp_path)
+    for run in runs_of(TABLES["layers"], range(1), None):
+        model, depth = run.label.split(", L = ")
+        cider = ours[model][depths.index(int(depth))]
+        enter_run(ledger, run, cider, [cider] * 10)
+    (axes,) = drawn(tmp_path, monkeypatch, "layers").axes
+    drawn_ours = {bars.get_label(): bars.lines[0].get_ydata() for bars in axes.containers}
+    printed = {line.get_label(): line.get_xydata() for line in axes.lines}
+    for model in ours:
+        assert drawn_ours[model] == pytest.approx(np.subtract(ours[model], 100.0))
+        places, values = printed[f"{model}, paper"].T
+        assert list(places) == depths
+        assert values == pytest.approx(np.subtract(theirs[model], 123.4))

@@ -136,12 +136,14 @@ def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds
     assert legend.get_texts()[0].get_text().startswith(told)
 
 
-@pytest.mark.parametrize(("seeds", "told"), [(1, "CIDEr"), (2, "CIDEr, mean ± standard deviation")])
+@pytest.mark.parametrize(
+    ("seeds", "told"), [(1, "layers, L"), (2, "layers, L (bars: standard deviation)")]
+)
 def test_bars_over_layers_are_told_and_do_not_hide_one_another(tmp_path, monkeypatch, seeds, told):
     table = TABLES["layers"]
     enter(tmp_path, table=table, rows=[row.label for row in table.rows], seeds=seeds)
     (axes,) = drawn(tmp_path, monkeypatch, "layers").axes
-    assert axes.get_ylabel() == told
+    assert axes.get_xlabel() == told
     places = [place for model in axes.containers for place in model.lines[0].get_xdata()]
     assert len(set(places)) == len(table.rows)
 

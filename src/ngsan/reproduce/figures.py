@@ -1,15 +1,15 @@
-"""Figures of tables: differences from one row, lines over layers, curves over epochs.
+"""Figures of tables: differences from one row, also over layers, and curves over epochs.
 
 Bars are standard deviations over the seeds, as in the tables.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ngsan.plots import check_ending, new_figure, save_figure
-from ngsan.reproduce.report import Cell, Line, Report
+from ngsan.reproduce.report import Cell, Report
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
 
@@ -52,7 +52,7 @@ def draw(report: Report, path: str | Path) -> None:
 def _differences(axes: Any, report: Report) -> None:
     """The main metric of each row less that of one: ours with its spread, and the paper's."""
     metric = report.table.metric
-    base = next(line for line in report.lines if line.label == report.base).cells[metric]
+    base = _base(report)
     cells = [line.cells[metric] for line in report.lines]
     places = range(len(cells))
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
@@ -65,18 +65,28 @@ def _differences(axes: Any, report: Report) -> None:
         values = [value - base.mean for value in cell.values]
         heights = [place - _ABOVE] * len(values)
         axes.plot(values, heights, ".", color=_OURS, alpha=0.6, markersize=5)
-    known = [
-        (cell.paper - base.paper, place)
-        for place, cell in enumerate(cells)
-        if cell.paper is not None and base.paper is not None
-    ]
+    known = _paper(list(zip(places, cells, strict=True)), base)
     if known:
-        axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
+        found, printed = zip(*known, strict=True)
+        axes.plot(printed, found, "D", color=_PAPER, fillstyle="none", label="paper")
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.set_ylim(len(cells) - 0.5, -0.5)  # the first on top
     # Rows are as high in every figure, so that dots are as near to their bars.
     axes.figure.set_figheight(_AROUND + _ROW * len(cells))
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
+
+
+def _base(report: Report) -> Cell:
+    """The main metric of the row that others are compared with."""
+    found = next(line for line in report.lines if line.label == report.base)
+    return found.cells[report.table.metric]
+
+
+def _paper(cells: Sequence[tuple[int, Cell]], base: Cell) -> list[tuple[int, float]]:
+    """Places and the paper's differences from one row, where it prints both."""
+    if base.paper is None:
+        return []
+    return [(place, cell.paper - base.paper) for place, cell in cells if cell.paper is not None]
 
 
 def _spread(cell: Cell) -> float:
@@ -85,29 +95,33 @@ def _spread(cell: Cell) -> float:
 
 
 def _layers(axes: Any, report: Report) -> None:
-    """The main metric over the number of layers, a line a model."""
-    models: dict[str, list[tuple[int, Line]]] = {}
+    """The main metric less that of one row over the number of layers, a line a model."""
+    metric = report.table.metric
+    base = _base(report)
+    models: dict[str, list[tuple[int, Cell]]] = {}
     for line in report.lines:
         model, _, layers = line.label.partition(", L = ")
-        models.setdefault(model, []).append((int(layers), line))
-    metric, several = report.table.metric, False
+        models.setdefault(model, []).append((int(layers), line.cells[metric]))
     for (model, found), colour, aside in zip(
         models.items(), (_PAPER, _OURS), (-_ASIDE, _ASIDE), strict=False
     ):
-        cells = [line.cells[metric] for _, line in found]
-        several = several or any(cell.deviation is not None for cell in cells)
         axes.errorbar(
             [layers + aside for layers, _ in found],
-            [cell.mean for cell in cells],
-            yerr=[_spread(cell) for cell in cells],
+            [cell.mean - base.mean for _, cell in found],
+            yerr=[_spread(cell) for _, cell in found],
             fmt="o-",
             color=colour,
             capsize=3,
             label=model,
         )
+        known = _paper(found, base)
+        if known:
+            told = f"{model}, paper"
+            axes.plot(*zip(*known, strict=True), "D--", color=colour, fillstyle="none", label=told)
+    several = any(cell.deviation is not None for found in models.values() for _, cell in found)
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
-    axes.set_xlabel("layers, L")
-    axes.set_ylabel(f"{metric}, mean ± standard deviation" if several else metric)
+    axes.set_xlabel("layers, L" + (" (bars: standard deviation)" if several else ""))
+    axes.set_ylabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
 
 
 def _curves(axes: Any, report: Report) -> None:
