@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ docs/reproduction.md tells what each table shows."""
 _DATA = re.compile(r"^--data(?==|$)")
 
 _NAMED = {**TABLES, WEIGHTS.name: WEIGHTS, EXAMPLES.name: EXAMPLES}
+
+_FLAGS = ("--report", "--spice")
+"""Options that are followed by no value."""
 
 _LOCK = ".lock"
 """The file that tells that runs are being made in a folder."""
@@ -82,6 +86,11 @@ def make_parser(name: str = "layers") -> Parser:
         "--split", type=str, default="", help="show this split, val or test, not the table's own"
     )
     parser.add_argument(
+        "--spice",
+        action="store_true",
+        help="measure SPICE, too, which takes Java and minutes a run (docs/metrics.md)",
+    )
+    parser.add_argument(
         "--pictures",
         type=str,
         default=None,
@@ -110,6 +119,7 @@ def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
 def reproduce(config: Any, options: Any) -> None:
     """Makes tables and shows them."""
     from ngsan.commands.reproduce_outputs import draw_weights, write_examples, write_table
+    from ngsan.metrics.spice import Spice
     from ngsan.reproduce.ledger import Ledger
     from ngsan.reproduce.runs import check_wanted, wanted_runs, with_finished_seeds
 
@@ -118,6 +128,8 @@ def reproduce(config: Any, options: Any) -> None:
     tables = [_NAMED[name] for name in options.names]
     for table in tables:  # before all data are read, or the hours that features may take
         check_wanted(table, config, options.rows)
+    if options.spice:
+        Spice()  # says what it lacks before runs are made
     ledger, console = Ledger(options.to), Console()
     if config.data.folder and options.pictures is not None:
         _describe(config, options, console)
@@ -138,6 +150,8 @@ def reproduce(config: Any, options: Any) -> None:
             draw_weights(runs, ledger)
         else:
             shown = with_finished_seeds(runs, ledger)
+            if options.spice:
+                ledger = _measure_spice(TABLES[name], shown, options, console)
             write_table(TABLES[name], shown, ledger, options.split, console)
 
 
@@ -172,6 +186,10 @@ def _check(config: Any, options: Any) -> None:
         raise ValueError(
             "rows: --report makes no runs and shows all finished rows; leave --rows out"
         )
+    if options.spice and config.task != "captioning":
+        raise ValueError(f"spice: it is of captions, and {options.names[0]} has none")
+    if options.spice and not config.data.folder:
+        raise ValueError("spice: the captions of people are needed: give --data DIR")
     measured = {"val", "test", config.data.validation}
     if options.split and options.split not in measured:  # not after hours of runs
         known = " and ".join(sorted(measured))
@@ -218,26 +236,42 @@ def _make(
     runs: Sequence[Any], keep: Collection[str], folder: Path, console: Console, *, jobs: int
 ) -> Any:
     """Makes the runs that the ledger of a folder lacks; the ledger, as it is then."""
+    from ngsan.reproduce.making import make_runs
+
+    with _writing(folder) as ledger, TrainView(console) as view:
+
+        def on_run(run: Any, done: int, of: int) -> None:
+            text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
+            view.write({"event": "note", "text": text})
+
+        def listen(entry: Any) -> None:
+            # Where the model is does not matter: it will be removed.
+            view.write({**entry, "model": None} if entry["event"] == "end" else entry)
+
+        make_runs(runs, ledger, jobs=jobs, keep=keep, listen=listen, on_run=on_run)
+    return ledger
+
+
+def _measure_spice(table: Table, runs: Sequence[Any], options: Any, console: Console) -> Any:
+    """Measures SPICE of the finished runs of a table; the ledger, as it is then."""
+    from ngsan.commands.reproduce_outputs import measure_spice
+
+    with _writing(options.to) as ledger:
+        measure_spice(table, runs, ledger, options.split, console)
+    return ledger
+
+
+@contextmanager
+def _writing(folder: str | Path) -> Iterator[Any]:
+    """The ledger of a folder, to be written to; tells in a line that the command was stopped."""
     from ngsan.data.lock import folder_lock
     from ngsan.reproduce.ledger import Ledger
-    from ngsan.reproduce.making import make_runs
     from ngsan.train.run import InterruptedRunError
 
     try:
         # A ledger has one writer at a time. It is read anew: another may have written until now.
-        with folder_lock(folder / _LOCK, "ngsan reproduce in"), TrainView(console) as view:
-            ledger = Ledger(folder)
-
-            def on_run(run: Any, done: int, of: int) -> None:
-                text = f"{done} of {of}: {run.label}, seed {run.config.seed}, is in the ledger"
-                view.write({"event": "note", "text": text})
-
-            def listen(entry: Any) -> None:
-                # Where the model is does not matter: it will be removed.
-                view.write({**entry, "model": None} if entry["event"] == "end" else entry)
-
-            make_runs(runs, ledger, jobs=jobs, keep=keep, listen=listen, on_run=on_run)
-            return ledger
+        with folder_lock(Path(folder) / _LOCK, "ngsan reproduce in"):
+            yield Ledger(folder)
     except (InterruptedRunError, KeyboardInterrupt) as error:
         # Ctrl-C comes as the latter where runs are processes of their own, or between two runs.
         number = error.number if isinstance(error, InterruptedRunError) else signal.SIGINT
@@ -265,7 +299,7 @@ def main(arguments: list[str]) -> None:
 def _name_among(arguments: list[str]) -> str:
     """The table of a command line, without which the rest of it cannot be understood."""
     for before, word in pairwise(["", *arguments]):
-        value = before.startswith("--") and "=" not in before and before != "--report"
+        value = before.startswith("--") and "=" not in before and before not in _FLAGS
         if word in _NAMED and not value:
             return word
     return next(iter(_NAMED))

@@ -10,11 +10,12 @@ from ngsan.commands.plot_geometry import plot_geometry
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.durable import write_text
+from ngsan.metrics.spice import Spice
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.nearest import others_told
-from ngsan.reproduce.report import Report, build_report
+from ngsan.reproduce.report import Report, build_report, shown_split
 from ngsan.reproduce.report_text import (
     header,
     missing_told,
@@ -25,6 +26,7 @@ from ngsan.reproduce.report_text import (
     to_markdown,
 )
 from ngsan.reproduce.runs import RUNS, Wanted
+from ngsan.reproduce.spice import add_spice
 from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
 
@@ -67,6 +69,39 @@ def write_table(
     except ValueError as error:  # Matplotlib is an extra
         console.print(str(error), highlight=False, markup=False)
     console.print(f"the table is in {told}", highlight=False)
+
+
+def measure_spice(
+    table: Table, wanted: Sequence[Wanted], ledger: Ledger, split: str, console: Console
+) -> None:
+    """Gives the finished runs of a table their SPICE, as far as what they wrote is at hand.
+
+    Args:
+        table: The table.
+        wanted: Its runs.
+        ledger: Those that are finished; nobody else may be writing to it.
+        split: On which they are shown; empty for the table's own.
+        console: Where to tell of it.
+
+    Raises:
+        ValueError: What SPICE needs is missing, or the split is not the one that was measured on.
+        ChildProcessError: Its program failed.
+    """
+    spice = Spice()
+    split = shown_split(dataclasses.replace(table, split=split or table.split), wanted, ledger)
+    finished = [ledger[run.key] for run in wanted if run.key in ledger]
+    check_reported(finished, split, wanted[0].measured, ledger)
+
+    def on_run(run: Wanted) -> None:
+        console.print(f"SPICE of {run.label}, seed {run.config.seed}", highlight=False)
+
+    lost = add_spice(wanted, ledger, split, spice, on_run=on_run)
+    if lost:
+        names = ", ".join(f"{run.label} (seed {run.config.seed})" for run in lost)
+        console.print(
+            f"SPICE is left out of table {table.name}: the captions of {names} are not at hand",
+            highlight=False,
+        )
 
 
 def _show(report: Report, console: Console) -> None:

@@ -148,6 +148,17 @@ class Ledger:
         append_line(self._path, json.dumps(asdict(entry), sort_keys=True))
         self._entries[entry.key] = entry
 
+    def replace(self, entry: Entry) -> None:
+        """Puts a finished run that was measured further in the place of its entry.
+
+        Raises:
+            OSError: It could not be written, and the ledger is as it was.
+        """
+        entries = {**self._entries, entry.key: entry}
+        lines = [json.dumps(asdict(found), sort_keys=True) + "\n" for found in entries.values()]
+        write_bytes(self._path, "".join(lines).encode())
+        self._entries = entries
+
     def has_written(self, key: str, split: str) -> bool:
         """Whether what a run wrote on a split is at hand: a ledger may come without it."""
         return self._file(key, split).is_file()

@@ -135,9 +135,7 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
     """
     task, config = wanted[0].task, wanted[0].config
     finished = [run for run in wanted if run.key in ledger]
-    split = config.data.validation
-    if table.split != "val" and any(table.split in ledger[run.key].metrics for run in finished):
-        split = table.split
+    split = shown_split(table, wanted, ledger)
     check_reported((ledger[run.key] for run in finished), split, wanted[0].measured, ledger)
     found = _measured_rows(table, finished, split, ledger)
     base = table.compared_with if table.compared_with in found else next(iter(found), "")
@@ -163,6 +161,14 @@ def build_report(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> Repo
         baselines=task.baselines(config, split) if lines and config.data.folder else {},
         missing=len(wanted) - len(finished),
     )
+
+
+def shown_split(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> str:
+    """The split that a table shows: its own, or the validation split where no run has that one."""
+    finished = [ledger[run.key] for run in wanted if run.key in ledger]
+    if table.split != "val" and any(table.split in entry.metrics for entry in finished):
+        return table.split
+    return str(wanted[0].config.data.validation)
 
 
 def _measured_rows(
