@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 import torch
@@ -7,6 +8,10 @@ from hypothesis import settings
 # A busy machine is no failure; and what lands must not depend on luck.
 settings.register_profile("ngsan", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("ngsan")
+
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

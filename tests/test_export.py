@@ -309,10 +309,10 @@ def test_eight_bits_are_smaller_and_nearly_the_same(traced_already, exported, tm
     assert "the export has int8" in capsys.readouterr().out
     for name in (ENCODER, DECODER):
         matrices = list(onnx.load(target / name).graph.initializer)
-        assert any(tensor.data_type == onnx.TensorProto.INT8 for tensor in matrices)
         large = [tensor for tensor in matrices if math.prod(tensor.dims) > 200]
-        small = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
-        assert all(tensor.data_type in small for tensor in large)
+        assert large
+        # With signed ones, products saturate on some CPUs, though perhaps not on this one.
+        assert {tensor.data_type for tensor in large} == {onnx.TensorProto.UINT8}
     images = regions([7, 3])
     with torch.inference_mode():
         exact, rounded = (walk(OnnxModel(one, threads=1), images, 3, 6) for one in (whole, target))
