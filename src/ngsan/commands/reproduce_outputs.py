@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from ngsan.commands.plot_geometry import plot_geometry
-from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.durable import write_text
 from ngsan.metrics.spice import Spice
+from ngsan.reproduce.captioning import open_split
 from ngsan.reproduce.examples import choose_examples, examples_page
 from ngsan.reproduce.figures import draw
 from ngsan.reproduce.ledger import Ledger
@@ -153,8 +153,8 @@ def write_examples(
             kept without its texts.
     """
     _check_finished(EXAMPLES, wanted, ledger)
-    data = wanted[0].config.data
-    split = "test" if "test" in ledger[wanted[0].key].metrics else data.validation
+    validation = wanted[0].config.data.validation
+    split = "test" if "test" in ledger[wanted[0].key].metrics else validation
     check_reported([ledger[run.key] for run in wanted], split, wanted[0].measured, ledger)
     written = {run.label: ledger.written(run.key, split) for run in wanted}
     bare = [label for label, found in written.items() if not found.texts]
@@ -163,15 +163,12 @@ def write_examples(
             f"{EXAMPLES.name} needs the captions of {' and '.join(bare)}, of which {ledger.folder} "
             "keeps the scores alone; take another --to, to make the runs again"
         )
-    dataset = CaptionDataset(
-        data.folder, split, longest=data.longest, skip_missing=data.skip_missing
-    )
-    references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+    references = open_split(wanted[0].config, split).references()
     examples = choose_examples(written)
     photographs = None if pictures is None else PictureStore(pictures)
     path = ledger.folder / f"{EXAMPLES.name}.html"
     page = examples_page(
-        examples, references, photographs, models=list(written), compared=len(dataset)
+        examples, references, photographs, models=list(written), compared=len(references)
     )
     write_text(path, page)
     console.print(f"{len(examples)} images are in {path}", highlight=False)

@@ -225,6 +225,10 @@ class CaptionDataset(Dataset[CaptionBatch]):
         places = self._text_offsets[self.rows.offsets[index] : self.rows.offsets[index + 1] + 1]
         return [self._text[start:end].decode() for start, end in pairwise(places.tolist())]
 
+    def references(self) -> dict[str, list[str]]:
+        """The captions of all images as they were written, by id."""
+        return {image: self.captions(place) for place, image in enumerate(self.ids)}
+
     def __getitem__(self, draw: Draw) -> CaptionBatch:
         """The batch that a `BatchSampler` drew; a loader with `batch_size=None` calls this."""
         return self.batch(draw.indices, epoch=draw.epoch)

@@ -41,14 +41,14 @@ class Captioning:
     def fit(self, config: TrainConfig, models: Sequence[Any] = ()) -> Fitted:
         """See `TableTask.fit`."""
         learned, validated = (
-            _open(config, split) for split in (config.data.train, config.data.validation)
+            open_split(config, split) for split in (config.data.train, config.data.validation)
         )
         _, *others = _splits(config)
         return Fitted(
             fit_sizes(config, learned),
             {"train": learned.origin, "validation": validated.origin},
             {"train": learned.signature, "validation": validated.signature},
-            {split: _open(config, split).origin for split in others},
+            {split: open_split(config, split).origin for split in others},
         )
 
     def until(self, config: TrainConfig, phase: str) -> TrainConfig:
@@ -73,8 +73,7 @@ class Captioning:
         predictor = Predictor(captioner.to(best_device(config.machine.device)), vocabulary)
         found = {}
         for split in _splits(config):
-            dataset = _open(config, split)
-            references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+            dataset = open_split(config, split)
             captions = caption_images(
                 predictor,
                 dataset.store,  # type: ignore[arg-type]
@@ -83,7 +82,7 @@ class Captioning:
                 batch_size=config.validation.batch_size,
             )
             texts = {image: best.text for image, (best, *_) in captions.items()}
-            scores = score_results(texts, references, METRICS)
+            scores = score_results(texts, dataset.references(), METRICS)
             cider = [[round(float(value), 3)] for value in scores.per_image["CIDEr"]]
             written = Written(list(scores.ids), [texts[image] for image in scores.ids], cider)
             found[split] = Measured(dict(scores.values), written)
@@ -104,6 +103,7 @@ def _splits(config: TrainConfig) -> list[str]:
     return measured_splits(config.data.validation, known)
 
 
-def _open(config: TrainConfig, split: str) -> CaptionDataset:
+def open_split(config: TrainConfig, split: str) -> CaptionDataset:
+    """A split of a run's data, as it is learned from or measured on."""
     data: Any = config.data
     return CaptionDataset(data.folder, split, longest=data.longest, skip_missing=data.skip_missing)

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ngsan.data.dataset import CaptionDataset
 from ngsan.evaluate import score_results
 from ngsan.metrics.metric import Metric
+from ngsan.reproduce.captioning import open_split
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.runs import Wanted
 
@@ -39,11 +39,7 @@ def add_spice(
     open_runs = [run for run in finished if name not in ledger[run.key].metrics[split]]
     if not open_runs:
         return []
-    data = open_runs[0].config.data
-    dataset = CaptionDataset(
-        data.folder, split, longest=data.longest, skip_missing=data.skip_missing
-    )
-    references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+    references = open_split(open_runs[0].config, split).references()
     lost = []
     for run in open_runs:
         written = ledger.written(run.key, split) if ledger.has_written(run.key, split) else None

@@ -45,7 +45,7 @@ class Validation:
         self._dataset, self._config, self._fabric = dataset, config, fabric
         self._stop, self._files = stop, StoreFiles(dataset) if resident is None else None
         self._images: CaptionDataset | ResidentDataset = dataset if resident is None else resident
-        references = {image: dataset.captions(place) for place, image in enumerate(dataset.ids)}
+        references = dataset.references()
         self._references = TokenizedCaptions.tokenize(dict.fromkeys(references, ""), references)
         constraints_of(config.decoding, dataset.vocabulary)  # words that it lacks are found early
 
