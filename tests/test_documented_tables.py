@@ -47,6 +47,24 @@ def test_a_documented_table_is_that_of_its_ledger(path, tmp_path):
     check_table(path, tmp_path)
 
 
+@pytest.mark.parametrize("columns", [80, 100, 119, 120, 128, 129, 160])
+def test_a_terminal_of_any_width_shows_all_rows_and_whole_numbers(
+    tmp_path, capsys, monkeypatch, columns
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shutil.copy(DOCS / "reproduction" / "coco" / LEDGER, tmp_path)
+    assert report(tmp_path, name="models") == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    rows = [line.split("│")[1:-1] for line in shown.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["SAN", "N-SAN", "G-SAN", "NG-SAN"]
+    whole = rows_of(tmp_path / "models.md")
+    for row, cells in zip(rows, whole[1:], strict=True):
+        # All of the numbers, or, where there is no room, those of the main metric.
+        assert {cell.strip() for cell in row} >= {cells[2].strip(), cells[7].strip()}
+        assert len(row) == (11 if columns >= 129 else 6)
+
+
 @pytest.mark.parametrize("lost", [(), (1,)])
 def test_with_what_the_runs_wrote_chances_are_compared(tmp_path, lost):
     documented = tmp_path / "docs"

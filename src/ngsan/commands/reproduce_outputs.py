@@ -30,11 +30,11 @@ from ngsan.reproduce.spice import add_spice
 from ngsan.reproduce.splits import check_reported
 from ngsan.reproduce.tables import EXAMPLES, WEIGHTS, Table
 
-_WIDE = 120
-"""Characters of a terminal that shows all columns."""
-
 _LABEL = 12
 """Characters that a label has at least."""
+
+_BETWEEN = 3
+"""Characters that a column takes beside its own, for a line and blanks."""
 
 
 def write_table(
@@ -107,9 +107,11 @@ def measure_spice(
 def _show(report: Report, console: Console) -> None:
     table, heads, lines = report.table, header(report), rows(report)
     shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
-    dispensable = {"M", *report.metrics} - {table.metric} if console.width < _WIDE else ()
-    kept = [number for number, head in enumerate(heads) if head not in dispensable]
     longest = max(len(cells[0]) for cells in lines)
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    needed = sum(widths) - longest + min(_LABEL, longest) + _BETWEEN * len(widths) + 1
+    dispensable = {"M", *report.metrics} - {table.metric} if console.width < needed else ()
+    kept = [number for number, head in enumerate(heads) if head not in dispensable]
     for number in kept:
         # Where there is little room, labels take two lines: numbers cannot be cut.
         if number:
