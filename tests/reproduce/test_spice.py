@@ -146,3 +146,11 @@ def test_spice_is_of_captions_and_needs_those_of_people(tmp_path, spice, capsys)
     assert report(tmp_path / "to", "--spice") == 2
     assert "spice: the captions of people are needed: give --data DIR" in capsys.readouterr().err
     assert spice.asked == 0
+
+
+def test_a_report_of_nothing_makes_nothing(tmp_path, data, spice, capsys):
+    to = tmp_path / "to"
+    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
+    assert main([*line, "--report", "--spice"]) == 2
+    assert f"no run of table {TABLE.name} is finished" in capsys.readouterr().err
+    assert not to.exists()

@@ -150,7 +150,7 @@ def reproduce(config: Any, options: Any) -> None:
             draw_weights(runs, ledger)
         else:
             shown = with_finished_seeds(runs, ledger)
-            if options.spice:
+            if options.spice and any(run.key in ledger for run in shown):
                 ledger = _measure_spice(TABLES[name], shown, options, console)
             write_table(TABLES[name], shown, ledger, options.split, console)
 
