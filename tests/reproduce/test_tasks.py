@@ -280,7 +280,7 @@ def test_every_table_has_a_recipe_that_fits_its_rows(questions):
     ("changes", "told"),
     [
         ({"compared_with": "SAM"}, "no row 'SAM'"),
-        ({"metric": "SPICE"}, "SPICE is not among its metrics"),
+        ({"metric": "CIDEr-D"}, "CIDEr-D is not among its metrics"),
         ({"rows": (Row("SAN", {}), Row("SAN", {}))}, "two rows have the same label"),
     ],
 )
