@@ -1,44 +1,46 @@
-# Everything runs in .venv, which the first command makes. Python >= 3.11 and make are enough.
+# Everything runs in .venv, which the first command creates. It needs Python >= 3.11 and make.
+# `demo` and `studio` install what captions, answers and translations need; the rest adds PyTorch.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 
-# uv does not read pip's settings; without this it would not see local wheels that pip is told of.
+# uv does not read pip's settings; this lets it find the local wheels that pip is configured with.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: help studio demo demo-scenes test test-browser chromium lint format clean
+.PHONY: help studio demo demo-scenes test test-all chromium lint format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-studio: $(VENV)/.installed-extra-serve ## Serve the page on which one sees what the models see
+studio: $(VENV)/.installed ## Serve the studio: a page that shows what the models see
 	$(BIN)/ngsan serve
 
 demo: $(VENV)/.installed ## Caption the example photographs and show where the model looked
 	$(BIN)/ngsan demo
 
-demo-scenes: $(VENV)/.installed ## Train SAN and NG-SAN on built-in scenes and compare their captions
+demo-scenes: $(VENV)/.installed-train ## Train SAN and NG-SAN on built-in scenes and compare their captions
 	$(BIN)/ngsan demo scenes
 
-test: $(VENV)/.installed-test ## Run the tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed-test ## Run the fast tests: all that is needed to trust a change
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
 
-test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser chromium ## Try the studio's page in Chromium
-	$(BIN)/python -m pytest -m browser tests/browser
+test-all: $(VENV)/.installed-test $(VENV)/.installed-browser chromium ## Run every test: also the slow tier and the pages in Chromium
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Of the system, as a browser needs libraries that no Python package brings along.
+# From the system: a browser needs libraries that no Python package installs.
 chromium:
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
 		if command -v $$name > /dev/null; then exit 0; fi; \
 	done; \
 	if ! command -v apt-get > /dev/null; then \
-		echo "Chromium is missing, and there is no apt-get to install it with: install it by hand" >&2; exit 1; \
+		echo "Chromium is missing and apt-get is not available: install Chromium by hand" >&2; exit 1; \
 	elif [ "$$(id -u)" = 0 ]; then as=; \
 	elif command -v sudo > /dev/null; then as=sudo; \
 	else \
-		echo "Chromium is missing, and only root may install it: apt-get install chromium" >&2; exit 1; \
+		echo "Chromium is missing and needs root to install: apt-get install chromium" >&2; exit 1; \
 	fi; \
 	echo "installing Chromium" && $$as apt-get update -qq \
 		&& $$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium fonts-dejavu-core
@@ -48,7 +50,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed-lint ## Put the code into the house format
+format: $(VENV)/.installed-lint ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -62,14 +64,17 @@ $(VENV)/.uv:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
-# Before the groups, as the first rule that fits is taken.
-$(VENV)/.installed-extra-%: $(VENV)/.installed
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$*]'
+$(VENV)/.installed-train: $(VENV)/.installed
+	$(INSTALL) -e '.[train]'
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(INSTALL) -e '.[all]' --group test
 	touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group $*
+	$(INSTALL) --group $*
 	touch $@

@@ -3,9 +3,10 @@
     python benchmarks/decoding.py --json decoding.json
     python benchmarks/decoding.py --device cpu
 
-On a GPU, which is taken if there is one: one image, and 5,000 images by beam search and by
+On a GPU, which is the default if there is one: one image, and 5,000 images by beam search and by
 sampling. On the CPU: one image on two cores, by PyTorch and by ONNX Runtime with the model exported
-in single precision and in 8 bits, which takes a minute.
+in single precision and in 8 bits, which takes a minute; and the search alone, with NumPy and with
+torch, on one thread.
 
 The model is the paper's NG-SAN with random weights whose captions never end, so every search takes
 all steps. Features lie on the device; times include the encoder. The plain search is what public
@@ -19,24 +20,29 @@ import math
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ngsan import load
 from ngsan.config import CaptionerConfig, DecodingConfig
-from ngsan.export import export_captioner, load
-from ngsan.models import Captioner, build_captioner
-from ngsan.models.saved_captioner import save_captioner
-from ngsan.predict import Predictor
+from ngsan.export.write import export_model
+from ngsan.models import CaptionerModel, build_captioner
+from ngsan.models.checkpoint import save_model
+from ngsan.predict.captioner import Captioner
+from ngsan.search import build_search
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BEAM = DecodingConfig(beam=3)
-SAMPLES = DecodingConfig(method="sample", samples=5)
+SAMPLES = DecodingConfig(method="sample", num_return=5)
 
 
-def model(options: argparse.Namespace, backend: str) -> Captioner:
+def model(options: argparse.Namespace, backend: str) -> CaptionerModel:
     """The paper's NG-SAN; its captions never end."""
     torch.manual_seed(0)
     captioner = build_captioner("ng-san", layers=options.layers, backend=backend).eval()
@@ -57,7 +63,12 @@ def images(options: argparse.Namespace, count: int) -> tuple[Tensor, Tensor, Ten
 
 @torch.inference_mode()
 def plain_beam(
-    captioner: Captioner, features: Tensor, boxes: Tensor, mask: Tensor, width: int, longest: int
+    captioner: CaptionerModel,
+    features: Tensor,
+    boxes: Tensor,
+    mask: Tensor,
+    width: int,
+    max_length: int,
 ) -> Tensor:
     """Beam search without a cache; a caption of the random model never ends."""
     count = len(features)
@@ -66,7 +77,7 @@ def plain_beam(
     words = torch.zeros(count, width, 1, dtype=torch.long, device=features.device)
     totals = torch.full((count, width), -math.inf, device=features.device)
     totals[:, 0] = 0.0
-    for _ in range(longest):
+    for _ in range(max_length):
         logits = captioner.decode(words.flatten(0, 1), memory, mask)[:, -1]
         log_probs = logits.float().log_softmax(-1).view(count, width, -1)
         totals, places = (totals.unsqueeze(2) + log_probs).flatten(1).topk(width)
@@ -78,13 +89,18 @@ def plain_beam(
 
 @torch.inference_mode()
 def plain_samples(
-    captioner: Captioner, features: Tensor, boxes: Tensor, mask: Tensor, width: int, longest: int
+    captioner: CaptionerModel,
+    features: Tensor,
+    boxes: Tensor,
+    mask: Tensor,
+    width: int,
+    max_length: int,
 ) -> Tensor:
     """Sampling without a cache."""
     memory = captioner.encode(features, boxes, mask).repeat_interleave(width, 0)
     mask = mask.repeat_interleave(width, 0)
     words = torch.zeros(len(memory), 1, dtype=torch.long, device=features.device)
-    for _ in range(longest):
+    for _ in range(max_length):
         logits = captioner.decode(words, memory, mask)[:, -1]
         latest = torch.multinomial(logits.float().softmax(-1), 1)
         words = torch.cat((words, latest), 1)
@@ -113,7 +129,7 @@ def seconds(work, device: str, repeat: int) -> float:
 def throughput(options: argparse.Namespace) -> dict[str, float]:
     """Beam search and sampling over many images, in batches."""
     found = {}
-    ours = Predictor(model(options, options.backend), vocabulary())
+    ours = Captioner.from_model(model(options, options.backend), vocabulary())
     plain = model(options, "explicit")
     features, boxes, mask = images(options, options.images)
     for batch in options.batches:
@@ -121,7 +137,7 @@ def throughput(options: argparse.Namespace) -> dict[str, float]:
         def whole(decoding: DecodingConfig, batch: int = batch) -> None:
             parts = zip(features.split(batch), boxes.split(batch), mask.split(batch), strict=True)
             for part in parts:
-                ours.search(*part, decoding=decoding)
+                ours.backend.search(*part, decoding=decoding)
 
         for name, decoding in (("beam 3", BEAM), ("5 samples", SAMPLES)):
             taken = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
@@ -135,13 +151,15 @@ def throughput(options: argparse.Namespace) -> dict[str, float]:
 
 def latency(options: argparse.Namespace) -> dict[str, float]:
     """One image, beam 3, from features to text."""
-    ours = Predictor(model(options, options.backend), vocabulary())
+    ours = Captioner.from_model(model(options, options.backend), vocabulary())
     plain = model(options, "explicit")
     one = images(options, 1)
-    fast = seconds(lambda: ours.caption(*one, decoding=BEAM), options.device, options.repeat * 3)
+    fast = seconds(
+        lambda: ours.caption_regions(*one, **vars(BEAM)), options.device, options.repeat * 3
+    )
     slow = seconds(lambda: plain_beam(plain, *one, 3, 20), options.device, options.repeat)
     if options.precision == "float32" and not options.tf32:
-        same = ours.search(*one, decoding=BEAM).words[0, 0].tolist()
+        same = ours.backend.search(*one, decoding=BEAM).words[0, 0].tolist()
         assert same == plain_beam(plain, *one, 3, 20)[0].tolist()
     return {"one image, beam 3, ms": 1000 * fast, "plain one image, beam 3, ms": 1000 * slow}
 
@@ -154,13 +172,47 @@ def exported(options: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = CaptionerConfig(layers=options.layers)
         captioner = model(argparse.Namespace(**{**vars(options), "precision": "float32"}), "fused")
-        save_captioner(Path(folder) / "model", captioner, config, vocabulary())
+        save_model(Path(folder) / "model", captioner, config, {"vocabulary": vocabulary()})
         for precision in ("float32", "int8"):
-            export_captioner(f"{folder}/model", f"{folder}/{precision}", precision=precision)
-            predictor = load(f"{folder}/{precision}", threads=1)
-            work = functools.partial(predictor.caption, *one, decoding=BEAM)
+            export_model(f"{folder}/model", f"{folder}/{precision}", precision=precision)
+            captioner = load(f"{folder}/{precision}", threads=1)
+            work = functools.partial(captioner.caption_regions, *one, **vars(BEAM))
             taken = seconds(work, options.device, options.repeat * 3)
             found[f"one image, beam 3, exported in {precision}, ms"] = 1000 * taken
+    return found
+
+
+class Recorded:
+    """Logits drawn beforehand, to time a search without its model."""
+
+    images, vocab_size = 1, 9490
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+        logits = np.random.default_rng(0).standard_normal((20, 1, 3, 9490)).astype("f4")
+        logits[..., 0] = -1e4  # no caption ends
+        self._logits = logits if device is None else torch.from_numpy(logits)
+
+    def start(self, rows: int, max_length: int) -> None:
+        """Begins again."""
+        self._place = -1
+
+    def step(self, words: Any, parents: Any) -> Any:
+        """The next logits."""
+        self._place += 1
+        return self._logits[self._place]
+
+
+def alone() -> dict[str, float]:
+    """The search without a model: one image, three captions of 20 words."""
+    torch.set_num_threads(1)
+    found = {}
+    for backend, device in (("NumPy", None), ("torch", torch.device("cpu"))):
+        for name, decoding in (("beam 3", BEAM), ("3 samples", SAMPLES)):
+            decoding = replace(decoding, num_return=min(3, decoding.num_return))
+            search = build_search(Recorded(device), decoding, vocabulary())
+            taken = seconds(search.run, "cpu", 100)
+            found[f"search alone, {name}, {backend}, ms"] = 1000 * taken
     return found
 
 
@@ -195,7 +247,7 @@ def main() -> None:
     if on_gpu:
         found |= throughput(options)
     elif options.precision == "float32":
-        found |= exported(options)
+        found |= exported(options) | alone()
     for what, figure in found.items():
         print(f"{what:46} {figure:10,.1f}", flush=True)
     if options.json:

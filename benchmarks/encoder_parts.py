@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from ngsan.config import DecodingConfig
 from ngsan.data.captions import read_captions
 from ngsan.data.store import FeatureStore
-from ngsan.evaluate import caption_images, score_results
 from ngsan.metrics.cider import Cider
-from ngsan.models.captioner import Captioner
-from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved_captioner import load_captioner
+from ngsan.models.captioner import CaptionerModel, PhotoEncoder
+from ngsan.models.checkpoint import load_model
 from ngsan.nn.attention import MultiHeadAttention
-from ngsan.predict import Predictor, best_device
+from ngsan.predict.backend_torch import best_device
+from ngsan.predict.captioner import Captioner
+from ngsan.predict.evaluate import caption_dataset, score_results
 
 
 class Instead(nn.Module):
@@ -66,7 +66,7 @@ class Nothing(Instead):
         return torch.zeros_like(x)
 
 
-def layers_of(captioner: Captioner) -> nn.ModuleList:
+def layers_of(captioner: CaptionerModel) -> nn.ModuleList:
     """The encoder's layers; an encoder of photographs gives way to its part behind the backbone."""
     if isinstance(captioner.encoder, PhotoEncoder):
         captioner.encoder = captioner.encoder.regions
@@ -102,7 +102,9 @@ def ways(layers: nn.ModuleList) -> dict[str, Callable[[], None]]:
     }
 
 
-def spreads(captioner: Captioner, features: Tensor, boxes: Tensor) -> list[tuple[float, float]]:
+def spreads(
+    captioner: CaptionerModel, features: Tensor, boxes: Tensor
+) -> list[tuple[float, float]]:
     """By layer: deviation over the keys of the content's scores, and of the bias."""
     found = []
 
@@ -159,8 +161,9 @@ def main() -> None:
     figures: dict[str, object] = {"images": len(images), "beam": options.beam}
     figures["places"] = places(store, images)
     print("R² of a region's place, across and down: {:.2f}, {:.2f}".format(*figures["places"]))
-    for name in ways(layers_of(load_captioner(options.model)[0])):
-        captioner, _, vocabulary = load_captioner(options.model)
+    for name in ways(layers_of(load_model(options.model, "captioning")[0])):
+        captioner, _, companions = load_model(options.model, "captioning")
+        vocabulary = companions["vocabulary"]
         layers = layers_of(captioner)
         captioner.to(device).eval()
         if name == "as it is":
@@ -175,13 +178,13 @@ def main() -> None:
             for number, (content, bias) in enumerate(figures["spreads"], start=1):
                 print(f"layer {number}: content {content:.2f}, bias {bias:.2f}", flush=True)
         ways(layers)[name]()
-        found = caption_images(
-            Predictor(captioner, vocabulary),
+        found = caption_dataset(
+            Captioner.from_model(captioner, vocabulary),
             store,
             images,
             decoding=DecodingConfig(beam=options.beam),
         )
-        texts = {image: best.text for image, (best, *_) in found.items()}
+        texts = {image: caption.text for image, caption in found.items()}
         figures[name] = score_results(texts, references, (Cider(),)).values["CIDEr"]
         print(f"{name:36} {figures[name]:7.1f}", flush=True)
     if options.json:

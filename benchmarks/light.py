@@ -1,11 +1,10 @@
-"""How fast an export writes captions without torch, and with it.
+"""How fast an exported model of regions writes captions with ONNX Runtime.
 
     python benchmarks/light.py FOLDER [--make] [--layers 3] [--regions 64] [--threads 1 2]
 
 Random regions, beam 3, one image at a time. `--make` first writes an export in 8 bits of a
-random NG-SAN whose captions never end, so that all have 20 words. Cold starts are processes of
-their own, which never import torch; afterwards the captioner without torch and the predictor with
-it take turns.
+random NG-SAN whose captions never end, so that all have 20 words. Cold starts run in processes of
+their own, which never import torch.
 """
 
 import argparse
@@ -21,21 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from ngsan.light import LightCaptioner
-from ngsan.light.search import Beam
+import ngsan
 
 COLD = """
 import sys, time
 begun = time.perf_counter()
 import numpy as np
-from ngsan.light import LightCaptioner
-imported = time.perf_counter()
-captioner = LightCaptioner.open(sys.argv[1])
+import ngsan
+captioner = ngsan.load(sys.argv[1])
 opened = time.perf_counter()
-width, regions = captioner.model.config.feature_dim, int(sys.argv[2])
-captioner.caption(np.zeros((1, regions, width), "f4"), np.full((1, regions, 4), 0.5, "f4"))
+width, regions = captioner.backend.config.feature_dim, int(sys.argv[2])
+captioner.caption_regions(np.zeros((1, regions, width), "f4"), np.full((1, regions, 4), 0.5, "f4"))
 assert "torch" not in sys.modules
-print(imported - begun, opened - imported, time.perf_counter() - opened)
+print(opened - begun, time.perf_counter() - opened)
 """
 
 
@@ -44,9 +41,9 @@ def make(folder: Path, layers: int, feature_dim: int) -> None:
     import torch
 
     from ngsan.config import CaptionerConfig
-    from ngsan.export import export_captioner
+    from ngsan.export.write import export_model
     from ngsan.models import build_captioner
-    from ngsan.models.saved_captioner import save_captioner
+    from ngsan.models.checkpoint import save_model
     from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 
     torch.manual_seed(0)
@@ -56,47 +53,21 @@ def make(folder: Path, layers: int, feature_dim: int) -> None:
         captioner.decoder.output.bias[[0, -1]] = -1e4
     vocabulary = Vocabulary([*(f"word{number}" for number in range(9486)), UNKNOWN])
     model = folder.with_name(f"{folder.name}-model")
-    save_captioner(model, captioner, config, vocabulary)
-    export_captioner(model, folder, precision="int8")
+    save_model(model, captioner, config, {"vocabulary": vocabulary})
+    export_model(model, folder, precision="int8")
 
 
-def milliseconds(repeat: int, **works: Callable[[], Any]) -> dict[str, dict[str, float]]:
-    """The shortest and the median time of works that take turns, each after two for nothing."""
-    times: dict[str, list[float]] = {name: [] for name in works}
+def milliseconds(repeat: int, work: Callable[[], Any]) -> list[float]:
+    """The times of some work, after two runs to warm up."""
+    times = []
     for _ in range(repeat + 2):
-        for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            times[name].append(1000 * (time.perf_counter() - start))
-    return {
-        name: {"best": min(found[2:]), "median": statistics.median(found[2:])}
-        for name, found in times.items()
-    }
+        start = time.perf_counter()
+        work()
+        times.append(1000 * (time.perf_counter() - start))
+    return times[2:]
 
 
-class Remembered:
-    """Logits of a caption that was written before, to time a search without its model."""
-
-    def __init__(self, vocab_size: int, beam: int, longest: int) -> None:
-        """Draws them."""
-        self.images, self.vocab_size = 1, vocab_size
-        random = np.random.default_rng(0)
-        self._logits = random.standard_normal((longest, 1, beam, vocab_size)).astype("f4")
-        self._logits[..., 0] = -1e4
-        self._position = 0
-
-    def first(self, captions: int) -> np.ndarray:
-        """The first."""
-        self._position = 0
-        return self._logits[0]
-
-    def step(self, words: np.ndarray, parents: np.ndarray) -> np.ndarray:
-        """The next."""
-        self._position += 1
-        return self._logits[self._position]
-
-
-def cold(folder: Path, regions: int, repeat: int) -> dict[str, dict[str, float]]:
+def cold(folder: Path, regions: int, repeat: int) -> dict[str, list[float]]:
     """From the start of Python to a caption, in a new process each time."""
     rows = []
     for _ in range(repeat):
@@ -104,10 +75,10 @@ def cold(folder: Path, regions: int, repeat: int) -> dict[str, dict[str, float]]
         command = [sys.executable, "-c", COLD, str(folder), str(regions)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         rows.append([time.perf_counter() - start, *map(float, done.stdout.split())])
-    names = ("process, ms", "imports, ms", "opening, ms", "first caption, ms")
-    columns = [[1000 * number for number in column] for column in zip(*rows, strict=True)]
+    names = ("process", "importing and opening", "first caption")
+    columns = zip(*rows, strict=True)
     return {
-        f"cold start: {name}": {"best": min(column), "median": statistics.median(column)}
+        f"cold start: {name}, ms": [1000 * number for number in column]
         for name, column in zip(names, columns, strict=True)
     }
 
@@ -122,38 +93,28 @@ def main() -> None:
     parser.add_argument("--regions", type=int, default=64)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--repeat", type=int, default=50)
-    parser.add_argument("--cold", type=int, default=5, help="how many cold starts")
+    parser.add_argument("--cold", type=int, default=5, help="number of cold starts")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if options.make:
         make(options.export, options.layers, options.features)
-    found = cold(options.export, options.regions, options.cold) if options.cold else {}
-    model = LightCaptioner.open(options.export).model
-    search = Beam(Remembered(model.config.vocab_size, 3, 20))
-    alone = milliseconds(options.repeat, search=search.run)["search"]
-    found["search of 20 words without a model, ms"] = alone
+    times = cold(options.export, options.regions, options.cold) if options.cold else {}
     random = np.random.default_rng(0)
-    shape = (1, options.regions)
-    images = (
-        random.standard_normal((*shape, model.config.feature_dim)).astype("f4"),
-        (0.1 + 0.4 * random.random((*shape, 4))).astype("f4"),
-    )
-    import torch
-
-    from ngsan.export import load
-
     for threads in options.threads:
-        torch.set_num_threads(threads)
-        light = LightCaptioner.open(options.export, threads=threads)
-        heavy = load(options.export, threads=threads)
-        works = {
-            "without torch": functools.partial(light.caption, *images),
-            "with torch": functools.partial(heavy.caption, *images),
-        }
-        for name, figures in milliseconds(options.repeat, **works).items():
-            found[f"one image, beam 3, threads: {threads}, {name}, ms"] = figures
+        captioner = ngsan.load(options.export, threads=threads)
+        shape = (1, options.regions)
+        images = (
+            random.standard_normal((*shape, captioner.backend.config.feature_dim)).astype("f4"),
+            (0.1 + 0.4 * random.random((*shape, 4))).astype("f4"),
+        )
+        work = functools.partial(captioner.caption_regions, *images)
+        times[f"one image, beam 3, threads: {threads}, ms"] = milliseconds(options.repeat, work)
+    found = {
+        what: {"best": min(taken), "median": statistics.median(taken)}
+        for what, taken in times.items()
+    }
     for what, figures in found.items():
-        print(f"{what:60} best {figures['best']:8.1f}  median {figures['median']:8.1f}")
+        print(f"{what:50} best {figures['best']:8.1f}  median {figures['median']:8.1f}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -115,7 +115,7 @@ def main() -> None:
         f"1e-9: {int((differences[1:] > 1e-9).sum())}; largest difference: {differences.max():.1e}"
     )
     if options.json:
-        machine = {"machine": platform.machine(), "python": platform.python_version()}
+        machine = {"runtime": platform.machine(), "python": platform.python_version()}
         figures = {**machine, "images": len(captions.ids), "seconds": seconds}
         figures["difference"] = float(differences.max())
         options.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,14 +1,14 @@
-"""The clip model that ships: its data, and how often its captions are true.
+"""Makes the data of the shipped clip model, and measures how often its captions are true.
 
     python benchmarks/moving.py data --to DIR [--grid 4] [--train 4000]
-    ngsan train --config configs/video/moving.yaml --data.folder DIR --output RUN
+    ngsan train moving-clips --data DIR -o RUN
     python benchmarks/moving.py score RUN [RUN ...]
 
-`data` renders the built-in moving scenes, takes every frame through the backbone of the photo model
-that ships, in one thread, and writes a dataset folder. Of every scene 5 of 8 frames are taken, of
-some to learn from 4, and every scene is there as it is and in reverse. `score` captions unseen
-scenes of that making, and holds each caption against the boxes: does it name the two things, and is
-it true. As controls the frames are shuffled, and only one is shown, repeated.
+`data` renders the built-in moving scenes, extracts features of every frame with the backbone of
+the shipped photo model, in one thread, and writes a dataset folder. 5 of 8 frames of every scene
+are used (4 in some training scenes), and every scene is included with its reverse. `score` captions
+unseen scenes and compares each caption with the boxes: whether it names the two things, and whether
+it is true. As controls, the frames are shuffled, or one frame is repeated.
 """
 
 import argparse
@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.data.store import Regions
-from ngsan.data.synthetic import MovingScene, read_doing, render_moving, true_doings
-from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
-from ngsan.export.loading import SHIPPED
-from ngsan.light.clips import FrameDescriber
-from ngsan.light.model import LightModel
+from ngsan.data.synthetic.folders import sample_moving_splits, write_moving_folder
+from ngsan.data.synthetic.moving import MovingScene, read_doing, true_doings
+from ngsan.data.synthetic.render import render_moving
+from ngsan.predict.backend_onnx import OnnxBackend
+from ngsan.predict.captioner import PHOTO_MODEL
+from ngsan.predict.clips import FrameDescriber
 from ngsan.vision.clips import FRAMES, evenly
 
 SPLITS = ("train", "val", "test")
@@ -36,15 +37,14 @@ Array = NDArray[Any]
 
 
 class Eyes:
-    """Describes scenes; a scene that was seen just before, also in reverse, costs nothing."""
+    """Extracts features of scenes; the previous scene and its reverse are cached."""
 
     def __init__(self, grid: int) -> None:
-        """Opens the backbone."""
-        self.describer = FrameDescriber(LightModel(SHIPPED, threads=1), grid)
+        self.describer = FrameDescriber(OnnxBackend(PHOTO_MODEL, threads=1), grid)
         self._seen: tuple[MovingScene, Regions] | None = None
 
     def __call__(self, scene: MovingScene) -> Regions:
-        """The cells of all frames of a scene."""
+        """The grid features of all frames of a scene."""
         if self._seen is not None and scene.reversed() == self._seen[0]:
             seen = self._seen[1]
             frames = seen.features.reshape(scene.frames, -1, seen.features.shape[1])
@@ -55,7 +55,7 @@ class Eyes:
 
 
 def sample(options: argparse.Namespace) -> dict[str, list[MovingScene]]:
-    """The scenes of every split, each followed by itself in reverse."""
+    """The scenes of every split, each followed by its reverse."""
     sizes = {split: 2 * getattr(options, split) for split in SPLITS}
     rng = random.Random(options.seed)
     found: dict[str, list[MovingScene]] = {}
@@ -63,7 +63,7 @@ def sample(options: argparse.Namespace) -> dict[str, list[MovingScene]]:
         found[split] = []
         for scene in scenes[::2]:
             count = rng.choice((FRAMES - 1, FRAMES, FRAMES)) if split == "train" else FRAMES
-            short = scene.thinned(evenly(scene.frames, count))
+            short = scene.select(evenly(scene.frames, count))
             if true_doings(short):  # a jump may fall between the frames
                 found[split] += [short, short.reversed()]
     return found
@@ -82,18 +82,18 @@ def make_data(options: argparse.Namespace, describe: Callable[[MovingScene], Reg
 
 def score(options: argparse.Namespace) -> None:
     """Prints how often captions are true."""
-    from ngsan.export.loading import load_predictor
-    from ngsan.models.saved_captioner import load_captioner
+    import ngsan
+    from ngsan.models.checkpoint import load_model
 
     scenes = sample(options)[options.split]
     print("model\tframes\tnames\ttrue\tdirection")
     eyes: dict[int, list[Regions]] = {}
     for model in options.models:
-        grid = load_captioner(model)[1].frame_grid
+        grid = load_model(model, "captioning")[1].frame_grid
         if grid not in eyes:
             describe = Eyes(grid)
             eyes[grid] = [describe(scene) for scene in scenes]
-        predictor = load_predictor(model)
+        captioner = ngsan.load(model)
         boxes = np.stack([np.asarray(eyes[grid][0].boxes)] * BATCH)
         for name, order in ORDERS.items():
             rng = np.random.default_rng(0)
@@ -104,19 +104,19 @@ def score(options: argparse.Namespace) -> None:
                     for one in eyes[grid][start : start + BATCH]
                 ]
                 clips = np.stack(some).reshape(len(some), boxes.shape[1], -1)
-                written += [found[0].text for found in predictor.caption(clips, boxes[: len(some)])]
+                written += captioner.caption_regions(clips, boxes[: len(some)])
             print(f"{Path(model).name}\t{name}\t{told(written, scenes)}", flush=True)
             if name == "as they are":
                 print(by_action(written, scenes))
 
 
 def shuffled(features: Array, rng: np.random.Generator) -> Array:
-    """The frames (frames, cells, width) in an order of chance."""
+    """The frames (frames, cells, width) in random order."""
     return rng.permutation(features)
 
 
 def one_frame(features: Array, rng: np.random.Generator) -> Array:
-    """One of the frames, over and over; as a clip of it would be described, without change."""
+    """One of the frames, repeated, with the features of a clip without change."""
     found = np.repeat(features[rng.integers(len(features))][None], len(features), 0)
     found[..., found.shape[-1] // 2 :] = 0
     return found
@@ -147,7 +147,7 @@ def told(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
 
 
 def by_action(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
-    """How many captions are true, by what the scene shows first."""
+    """The number of true captions, by the first action of the scene."""
     right, there = Counter[str](), Counter[str]()
     for caption, scene in zip(captions, scenes, strict=True):
         claim, action = read_doing(caption), true_doings(scene)[0].action
@@ -157,7 +157,7 @@ def by_action(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     data, scoring = commands.add_parser("data"), commands.add_parser("score")

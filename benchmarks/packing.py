@@ -18,8 +18,8 @@ from torch import Tensor
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
 from ngsan.nn.losses import word_cross_entropy_sum
-from ngsan.train.cross_entropy import CrossEntropyLoss
 from ngsan.train.self_critical import SelfCriticalLoss
+from ngsan.train.tasks.captioning import CrossEntropyLoss
 
 CAPTIONS, LONGEST = 5, 20
 

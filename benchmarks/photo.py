@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-PARTS = ("read", "backbone", "encoder", "words")
+PARTS = ("read", "backbone", "encoder and words")
 
 Figures = dict[str, Any]
 
@@ -31,45 +31,36 @@ def read(paths: list[Path], size: int) -> Any:
 
     from ngsan.vision.images import open_image, to_square
 
-    return np.stack([to_square(open_image(path, near=size), size) for path in paths])
+    return np.stack([to_square(open_image(path, min_side=size), size) for path in paths])
 
 
 def opened(options: argparse.Namespace) -> Any:
     """The captioner."""
-    from ngsan.light import LightCaptioner
+    import ngsan
 
-    return LightCaptioner.open(options.model, threads=options.threads)
+    return ngsan.load(options.model, threads=options.threads)
 
 
 def cold(options: argparse.Namespace, paths: list[Path]) -> Figures:
     """The first caption of a new process; whoever started it takes the time."""
     captioner = opened(options)
-    found = captioner.caption(
-        *captioner.model.describe(read(paths[:1], captioner.model.image_size))
-    )
-    return {"caption": found[0][0].text}
+    (caption,) = captioner.caption_pixels(read(paths[:1], captioner.image_size))
+    return {"caption": caption.text}
 
 
 def single(options: argparse.Namespace, paths: list[Path]) -> Figures:
     """One photograph after the other."""
-    from ngsan.config import DecodingConfig
-    from ngsan.light.captioner import build_search
-
     captioner = opened(options)
-    model, decoding = captioner.model, DecodingConfig()
-    rows, words = [], 0
-    for path in [*paths[:3], *paths]:  # the first three for nothing
+    model, rows, words = captioner.backend, [], 0
+    for path in [*paths[:3], *paths]:  # the first three to warm up
         times = [time.perf_counter()]
-        images = read([path], model.image_size)
+        images = read([path], captioner.image_size)
         times.append(time.perf_counter())
         features, boxes = model.describe(images)
         times.append(time.perf_counter())
-        encoded = model.encode(features, boxes)
+        (caption,) = captioner.caption_regions(features, boxes)
         times.append(time.perf_counter())
-        written = build_search(model.steps(encoded), decoding, captioner.vocabulary).run()
-        captions = written.captions(captioner.vocabulary, None)
-        times.append(time.perf_counter())
-        words += len(captions[0][0].words)
+        words += len(caption.words)
         rows.append([1000 * (end - start) for start, end in pairwise(times)])
     rows = rows[3:]
     whole = sorted(sum(row) for row in rows)
@@ -86,12 +77,12 @@ def single(options: argparse.Namespace, paths: list[Path]) -> Figures:
 def batches(options: argparse.Namespace, paths: list[Path]) -> Figures:
     """The whole folder."""
     captioner = opened(options)
-    size, count = captioner.model.image_size, options.batch
-    captioner.caption(*captioner.model.describe(read(paths[:count], size)))
+    size, count = captioner.image_size, options.batch
+    captioner.caption_pixels(read(paths[:count], size))
     start = time.perf_counter()
     for first in range(0, len(paths), count):
         images = read(paths[first : first + count], size)
-        captioner.caption(*captioner.model.describe(images))
+        captioner.caption_pixels(images)
     return {"batch": count, "images a second": len(paths) / (time.perf_counter() - start)}
 
 
@@ -99,21 +90,23 @@ def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
     """Features and captions of PyTorch, before and after packing, and of ONNX Runtime."""
     import torch
 
-    from ngsan.models.saved_captioner import load_captioner
-    from ngsan.predict import Predictor
+    from ngsan.models.checkpoint import load_model
+    from ngsan.predict.captioner import Captioner
 
     light = opened(options)
-    before, after = (load_captioner(folder)[0] for folder in (options.original, options.model))
-    predictors = [Predictor(captioner, light.vocabulary) for captioner in (before, after)]
+    before, after = (
+        load_model(folder, "captioning")[0] for folder in (options.original, options.model)
+    )
+    captioners = [Captioner.from_model(one, light.vocabulary) for one in (before, after)]
     names, errors, sizes = ("before", "after", "ONNX"), 0.0, 0.0
     said: dict[str, list[str]] = {name: [] for name in names}
     for first in range(0, len(paths), options.batch):
-        pixels = read(paths[first : first + options.batch], light.model.image_size)
-        regions = light.model.describe(pixels)
+        pixels = read(paths[first : first + options.batch], light.image_size)
+        regions = light.backend.describe(pixels)
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
-        written = [*(one.caption(images) for one in predictors), light.caption(*regions)]
+        written = [one.caption_pixels(pixels) for one in (*captioners, light)]
         for name, captions in zip(names, written, strict=True):
-            said[name] += [best.text for best, *_ in captions]
+            said[name] += captions
         with torch.inference_mode():
             features = before.encoder.backbone(images)
         errors += (torch.from_numpy(regions[0]) - features).square().sum().item()

@@ -209,7 +209,7 @@ def plain_cross_entropy_step(
 
 
 def write_captions(
-    model: PlainCaptioner, features: Tensor, boxes: Tensor, longest: int, *, greedy: bool
+    model: PlainCaptioner, features: Tensor, boxes: Tensor, max_length: int, *, greedy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Writes a caption for each of R images, decoding the whole prefix for every word.
 
@@ -222,7 +222,7 @@ def write_captions(
     words = torch.zeros(len(features), 1, dtype=torch.long, device=features.device)
     going_on = torch.ones(len(features), dtype=torch.bool, device=features.device)
     log_probs, mask = [], []
-    for _ in range(longest):
+    for _ in range(max_length):
         scores = model.score(model.decode(words, memory)[:, -1])
         distribution = torch.log_softmax(scores, dim=-1)
         if greedy:
@@ -247,7 +247,7 @@ def plain_self_critical_step(
     words_of: list[str],
     document_frequencies: "DocumentFrequencies",
     samples: int = 5,
-    longest: int = 20,
+    max_length: int = 20,
 ) -> tuple[Tensor, float, float]:
     """One step of self-critical learning with a greedy baseline; leaves the model in training mode.
 
@@ -261,20 +261,20 @@ def plain_self_critical_step(
         words_of: The word of every id; that of 0 stands for the end.
         document_frequencies: Of the training split, its references written alike.
         samples: Captions that are sampled for an image.
-        longest: Words of a caption at most, the end included.
+        max_length: Words of a caption at most, the end included.
 
     Returns:
         The loss, detached; the mean reward of the samples, and that of the greedy captions.
     """
     model.eval()
     with torch.no_grad():
-        greedy, _, _ = write_captions(model, features, boxes, longest, greedy=True)
+        greedy, _, _ = write_captions(model, features, boxes, max_length, greedy=True)
     model.train()
     words, log_probs, mask = write_captions(
         model,
         features.repeat_interleave(samples, dim=0),
         boxes.repeat_interleave(samples, dim=0),
-        longest,
+        max_length,
         greedy=False,
     )
     sampled, baseline = words.tolist(), greedy.tolist()
@@ -479,7 +479,7 @@ def check_steps() -> None:
 
     torch.manual_seed(1)
     loss, sampled, baseline = plain_self_critical_step(
-        plain, idle, features, boxes, texts[:4], words_of, documents, longest=8
+        plain, idle, features, boxes, texts[:4], words_of, documents, max_length=8
     )
     with torch.no_grad():
         torch.manual_seed(1)  # the same samples again

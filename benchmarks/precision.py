@@ -12,7 +12,7 @@ import torch
 
 from ngsan.config import DecodingConfig
 from ngsan.models import build_captioner
-from ngsan.predict import Predictor
+from ngsan.predict.captioner import Captioner
 from ngsan.text.vocabulary import Vocabulary
 
 IMAGES, REGIONS, PADDING, WORDS = 100, 12, 9, 1000
@@ -24,14 +24,14 @@ def changed(dtype: torch.dtype, device: str, decoding: DecodingConfig) -> int:
     torch.manual_seed(0)
     vocabulary = Vocabulary([f"word{number}" for number in range(WORDS - 1)])
     captioner = build_captioner("ng-san", vocab_size=WORDS, layers=2, feature_dim=64)
-    predictor = Predictor(captioner.to(device, dtype), vocabulary)
+    predictor = Captioner.from_model(captioner.to(device, dtype), vocabulary)
     features = torch.randn(IMAGES, REGIONS + PADDING, 64)
     boxes = torch.rand(IMAGES, REGIONS + PADDING, 4) * 0.4 + 0.1
     mask = (torch.arange(REGIONS + PADDING) < REGIONS).expand(IMAGES, -1)
     short = (features[:, :REGIONS], boxes[:, :REGIONS], mask[:, :REGIONS])
-    plain = predictor.caption(*short, decoding=decoding)
-    padded = predictor.caption(features, boxes, mask, decoding=decoding)
-    return sum(one[0].words != other[0].words for one, other in zip(plain, padded, strict=True))
+    plain = predictor.caption_regions(*short, **vars(decoding))
+    padded = predictor.caption_regions(features, boxes, mask, **vars(decoding))
+    return sum(one.ids != other.ids for one, other in zip(plain, padded, strict=True))
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Regions of many sizes, made of the cells of a grid: where do geometry and norms help?
+"""Makes regions of many sizes from the cells of a grid.
 
     python benchmarks/random_boxes.py --cells coco --to coco-boxes
-    ngsan reproduce models-cross-entropy --data coco-boxes --to boxes --seeds 2
+    ngsan reproduce models-cross-entropy --data coco-boxes -o boxes --seeds 2
 
-Detectors give boxes of many sizes that overlap; a grid gives cells that are all alike. This draws
-boxes at random over the cells of each image, the same for an image whenever it is run, and gives
-each the mean of the cells within it. So the tables can be made of regions that differ in size and
-place and know no more of each other than the cells did.
+Detectors give overlapping boxes of many sizes; a grid gives cells of one size. This script draws
+random boxes over the cells of each image, always the same for an image, with the mean of their
+cells as features. The tables can then be made with regions that differ in size and place but hold
+no more information than the cells.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from ngsan.data.store_writer import StoreWriter
 
 
 def draw_boxes(random: np.random.Generator, count: int, side: int) -> NDArray[np.int64]:
-    """Boxes of whole cells, as likely narrow as wide: (count, 4) left, top, right, bottom."""
+    """Random boxes of whole cells: (count, 4) left, top, right, bottom."""
     size = np.exp(random.uniform(0, np.log(side + 1), (count, 2))).astype(np.int64)
     corner = (random.random((count, 2)) * (side + 1 - size)).astype(np.int64)
     return np.concatenate((corner, corner + size), axis=1)
@@ -54,7 +54,7 @@ def regions_of(cells: Regions, name: str, count: int, seed: int) -> Regions:
 
 
 def main() -> None:
-    """Writes the dataset's folder."""
+    """Writes the dataset folder."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cells", type=Path, required=True, help="a dataset with cells of a grid")
     parser.add_argument("--to", type=Path, required=True, help="the new dataset's folder")

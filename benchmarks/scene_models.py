@@ -2,8 +2,8 @@
 
     python benchmarks/scene_models.py --runs runs/studio --to src/ngsan/shipped/scenes
 
-The recipe is configs/toy/studio.yaml; the models differ in their norm, their geometry and in how
-long they learn. A run that has ended is not repeated.
+The recipe is src/ngsan/recipes/studio-scenes.yaml. The models differ in their norm, their geometry
+and the length of their training. A finished run is not repeated.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 
 from ngsan.__main__ import main as ngsan
 from ngsan.config import TrainConfig, read_yaml
-from ngsan.data.synthetic import COLOURS, FAMILIES, SHAPES, read_claim, sample_scenes
-from ngsan.data.synthetic.tensors import look_codes, scene_vocabulary, scenes_to_batch
-from ngsan.models import Captioner
-from ngsan.models.saved_captioner import load_captioner, save_captioner
-from ngsan.predict import caption_regions
-from ngsan.probe import balanced_accuracy, choose_relations
+from ngsan.data.synthetic.folders import look_codes, scene_vocabulary, scenes_to_batch
+from ngsan.data.synthetic.scenes import COLOURS, FAMILIES, SHAPES, read_claim, sample_scenes
+from ngsan.models import CaptionerModel
+from ngsan.models.checkpoint import load_model, save_model
+from ngsan.predict.captioner import Captioner
+from ngsan.predict.probe import balanced_accuracy, choose_relations
 
-CONFIG = Path(__file__).parents[1] / "configs" / "toy" / "studio.yaml"
+CONFIG = Path(__file__).parents[1] / "src" / "ngsan" / "recipes" / "studio-scenes.yaml"
 
 NORM, UNSIGNED = {"model.norm": "none"}, {"model.signed_geometry": "false"}
 EARLY = {"cross_entropy.epochs": "2"}
@@ -71,24 +71,31 @@ def make(name: str, runs: Path, to: Path) -> None:
         again = ["--resume"] if run.exists() else []
         if ngsan(["train", "--config", str(CONFIG), *keys, "--output", str(run), *again]):
             raise SystemExit(f"{name}: training failed")
-    captioner, config, vocabulary = load_captioner(run)
+    captioner, config, companions = load_model(run, "captioning")
+    vocabulary = companions["vocabulary"]
     captioner.load_state_dict(load_file(last))
     found = {
         words: round(number, 1)
         for words, number in zip(WORDS, score(captioner, (2, 3)), strict=True)
     }
     whole = read_yaml(TrainConfig, run / "config.yaml")
-    save_captioner(run / "last", captioner, config, vocabulary, run=whole, metrics=found)
+    save_model(
+        run / "last", captioner, config, {"vocabulary": vocabulary}, run=whole, metrics=found
+    )
     if ngsan(["pack", str(run / "last"), "--to", str(to / name)]):
         raise SystemExit(f"{name}: packing failed")
 
 
-def score(captioner: Captioner, things: tuple[int, int]) -> Iterator[float]:
+def score(captioner: CaptionerModel, things: tuple[int, int]) -> Iterator[float]:
     """The scores that `WORDS` names, of 100, on unseen scenes of so many things."""
     vocabulary = scene_vocabulary()
-    scenes = list(sample_scenes(UNSEEN, fewest=things[0], most=things[1], seed=UNSEEN_SEED))
+    scenes = list(
+        sample_scenes(UNSEEN, min_objects=things[0], max_objects=things[1], seed=UNSEEN_SEED)
+    )
     batch = scenes_to_batch(scenes, vocabulary, seed=UNSEEN_SEED)
-    said = caption_regions(captioner, vocabulary, batch.features, batch.boxes, batch.mask)
+    said = Captioner.from_model(captioner, vocabulary).caption_regions(
+        batch.features, batch.boxes, batch.mask
+    )
     claims = [(read_claim(caption), scene) for caption, scene in zip(said, scenes, strict=True)]
     yield 100 * sum(c is not None and c.names_of(s) for c, s in claims) / len(claims)
     yield 100 * sum(c is not None and c.holds_in(s) for c, s in claims) / len(claims)
@@ -120,7 +127,7 @@ def main() -> None:
     write_looks(options.to / "looks.json")
     print(f"| | things | {' | '.join(WORDS)} |\n|{'---|' * (len(WORDS) + 2)}")
     for name in options.only:
-        captioner, _, _ = load_captioner(options.to / name)
+        captioner, _, _ = load_model(options.to / name, "captioning")
         for things in (2, 3, 4):
             numbers = (f"{number:.0f}" for number in score(captioner, (things, things)))
             print(f"| {name} | {things} | {' | '.join(numbers)} |", flush=True)

@@ -185,7 +185,7 @@ def main() -> None:
     seconds, difference = measure(run, captions, options.rounds)
     report(seconds, difference, len(captions[0]))
     if options.json:
-        machine = {"machine": platform.machine(), "python": platform.python_version()}
+        machine = {"runtime": platform.machine(), "python": platform.python_version()}
         figures = {**machine, "numpy": np.__version__, "images": len(captions[0])}
         figures |= {"seconds": seconds, "difference": difference}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ngsan.serve.settings import ServeSettings
+from ngsan.app.settings import ServeSettings
 
 BATCH = ServeSettings.batch_size
 PAUSE = 0.2
@@ -160,17 +160,17 @@ async def long(port: int, requests: list[bytes], clients: int, count: int) -> di
 
 
 async def scenes(port: int, count: int) -> dict:
-    """A thing that is dragged, one request after the other."""
+    """An object that is dragged, one request after the other."""
     requests = []
     for step in range(50):
-        things = [
+        objects = [
             {"shape": "ball", "colour": "red", "x": 0.1 + step / 70, "y": 0.5},
             {"shape": "box", "colour": "blue", "x": 0.5, "y": 0.3},
         ]
         asked = {
             "model": "ng-san",
             "signed": True,
-            "things": [{**thing, "width": 0.2, "height": 0.2} for thing in things],
+            "objects": [{**each, "width": 0.2, "height": 0.2} for each in objects],
             "maps": True,
         }
         requests.append(request("/v1/scene", "application/json", json.dumps(asked).encode()))

@@ -1,7 +1,7 @@
 """A copy of a ledger that is small enough to be kept with documents.
 
     python benchmarks/slim_ledger.py reproduction slim --splits val test
-    ngsan reproduce models --report --to slim
+    ngsan reproduce models --report-only -o slim
 
 Of what each run wrote on the splits, the copy has the ids and what the main metric counts in each,
 rounded to a decimal, and not the texts: about 29 kB for 5,000 images instead of 72. Its tables

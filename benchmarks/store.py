@@ -1,7 +1,7 @@
 """Measures the feature store: reads by id against compressed npz, and how it scales.
 
-Everything is written into a temporary folder, about 500 MB, and removed. All reads are of
-files in the page cache and copy every byte into buffers that are used again. One core.
+Writes about 500 MB into a temporary folder. All reads are of files in the page cache and copy every
+byte into reused buffers. One core.
 
     python benchmarks/store.py --json store.json
 """
@@ -29,17 +29,16 @@ ITEMS_WANTED, RATIO_WANTED = 25_000, 100
 
 
 class Item:
-    """The buffers that every read copies an image into."""
+    """The buffers for one image."""
 
     def __init__(self, dtype: str) -> None:
-        """Makes them for features of a type."""
         self.features = np.empty((REGIONS, WIDTH), dtype)
         self.boxes = np.empty((REGIONS, 4), np.float32)
         self.size: tuple[int, ...] | None = None
 
 
 def make_images(images: int, regions: int, width: int) -> Iterator[tuple[int, Regions]]:
-    """Images with ids in no order: dense positive features, as mean-pooled detectors give."""
+    """Images with random ids and dense positive features, like those of mean-pooled detectors."""
     rng = np.random.default_rng(0)
     ids = rng.permutation(10 * images)[:images]
     sizes = rng.uniform(0.05, 0.4, (regions, 2))
@@ -109,7 +108,7 @@ def measure_reads(folder: Path, images: int, rounds: int) -> dict[str, float]:
     readers |= {f"npz {dtype}": npz_reader(folder / dtype, items[dtype]) for dtype in NPZ_TYPES}
     ids = np.random.default_rng(1).permutation(list(store.ids())).tolist()
     passes: dict[str, list[float]] = {name: [] for name in readers}
-    # In turns, so that whatever else the machine does slows all of them; the first warms up.
+    # Interleaved, so that other load slows all of them; the first round warms up.
     for number in range(rounds + 1):
         for name, read in readers.items():
             speeds = [items_per_second(read, ids) for _ in range(10 if "store" in name else 1)]
@@ -140,7 +139,7 @@ def measure_scale(folder: Path, images: int) -> dict[str, float]:
         store[next(store.ids())]
         first.append(time.perf_counter() - start)
     ids = list(store.ids())
-    # As many reads at every size, spread over the whole store.
+    # The same number of reads at every size, spread over the whole store.
     chosen = np.random.default_rng(1).choice(ids, 20_000).tolist()
     features = np.empty((THIN_REGIONS, THIN_WIDTH), np.float16)
 
@@ -165,7 +164,7 @@ def report(reads: dict[str, float], scale: list[dict[str, float]]) -> None:
         table.add_row(name, f"{value:,.0f}", ratio)
     console.print(table)
     console.print(
-        f"to reach: {ITEMS_WANTED:,} items/s, {RATIO_WANTED} x npz. Public region features come as "
+        f"target: {ITEMS_WANTED:,} items/s, {RATIO_WANTED} x npz. Public region features come as "
         "float32; float16 npz holds the very bytes of the store."
     )
     table = Table("images", "open, us", "open + first read, us", "read, us", "write, us")
@@ -176,10 +175,10 @@ def report(reads: dict[str, float], scale: list[dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """Reads the command line and runs everything."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, default=600, help="images of 36 x 2048")
-    parser.add_argument("--rounds", type=int, default=3, help="times that all readers take turns")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument(
         "--scale",
         type=int,
@@ -197,7 +196,7 @@ def main() -> None:
         scale = [measure_scale(Path(folder), images) for images in options.scale]
     report(reads, scale)
     if options.json:
-        machine = {"machine": platform.machine(), "python": platform.python_version()}
+        machine = {"runtime": platform.machine(), "python": platform.python_version()}
         figures = {**machine, "numpy": np.__version__, "reads": reads, "scale": scale}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -32,18 +32,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from ngsan.config import (
     CaptionerConfig,
     CrossEntropyConfig,
-    MachineConfig,
+    RuntimeConfig,
     SelfCriticalConfig,
     TrainConfig,
 )
-from ngsan.data.collate import CaptionRows, TokenTable
+from ngsan.data.batch import CaptionRows, TokenTable
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.resident import resident_bytes
 from ngsan.data.store import Regions
 from ngsan.models import build_captioner
-from ngsan.text.vocabulary import TOKENIZERS, UNKNOWN, Origin, Vocabulary
-from ngsan.train.cross_entropy import CrossEntropyLoss
+from ngsan.text.tokenizers import TOKENIZERS
+from ngsan.text.vocabulary import UNKNOWN, Origin, Vocabulary
 from ngsan.train.run import train
+from ngsan.train.tasks.captioning import CrossEntropyLoss
 
 CAPTIONS = 5
 POOL = 2048
@@ -77,7 +78,7 @@ class RandomDataset(CaptionDataset):
     ) -> None:
         """Draws the captions."""
         random = np.random.default_rng(seed)
-        self.folder, self.split, self.longest, self.dtype = Path("random"), "random", 20, dtype
+        self.folder, self.split, self.max_length, self.dtype = Path("random"), "random", 20, dtype
         self.captions_per_image, self.missing = CAPTIONS, 0
         self.vocabulary, self.store = vocabulary, store
         self.ids = [str(number) for number in range(images)]
@@ -217,7 +218,7 @@ def configuration(options, name: str, batch: int) -> TrainConfig:
         model=model,
         cross_entropy=CrossEntropyConfig(batch_size=batch, epochs=epochs),
         self_critical=SelfCriticalConfig(batch_size=batch, epochs=epochs),
-        machine=MachineConfig(device=options.device, save_seconds=120.0, log_steps=20),
+        runtime=RuntimeConfig(device=options.device, save_seconds=120.0, log_steps=20),
     )
 
 

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from ngsan.config.training import MachineConfig
-from ngsan.config.translation import (
+from ngsan.config import (
     ParallelConfig,
-    TranslatingConfig,
-    TranslationPhase,
-    TranslationRun,
-    TranslationValidation,
+    TranslationConfig,
+    TranslationDecodingConfig,
+    TranslationPhaseConfig,
+    TranslationValidationConfig,
     TranslatorConfig,
 )
+from ngsan.config.training import RuntimeConfig
 from ngsan.data.parallel.dataset import SIDES, ParallelSplit
 from ngsan.text.subwords import Subwords
 from ngsan.train.run import train
@@ -34,7 +34,7 @@ MODELS = ("transformer", "transformer-nsa")
 
 
 class RandomSplit(ParallelSplit):
-    """Random word pieces in sentences as long as WMT14's, about 30 pieces with a long tail."""
+    """Random subwords in sentences as long as WMT14's, about 30 pieces with a long tail."""
 
     def __init__(self, pairs: int, vocabulary: int, seed: int) -> None:
         """Draws the sentences."""
@@ -81,14 +81,14 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     small = {"dim": 32, "heads": 4, "hidden_dim": 64, "layers": 2} if options.quick else {}
     report: dict[str, Any] = {"words": words, "vocabulary": vocabulary}
     for model in MODELS:
-        config = TranslationRun(
+        config = TranslationConfig(
             model=TranslatorConfig.for_model(model, **small),
-            data=ParallelConfig(folder="random", shapes=options.shapes),
-            cross_entropy=TranslationPhase(epochs=1, batch_size=words, average=0),
-            validation=TranslationValidation(
-                decoding=TranslatingConfig(beam=1, ratio=0.0, extra=1)
+            data=ParallelConfig(folder="random", max_buckets=options.shapes),
+            cross_entropy=TranslationPhaseConfig(epochs=1, batch_size=words, average_epochs=0),
+            validation=TranslationValidationConfig(
+                decoding=TranslationDecodingConfig(beam=1, max_length_ratio=0.0, max_length_extra=1)
             ),
-            machine=MachineConfig(log_steps=2 if options.quick else 10),
+            runtime=RuntimeConfig(log_steps=2 if options.quick else 10),
         )
         entries: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ngsan.data.importers.questions_vqa import vqa_questions
+from ngsan.data.importers.questions import vqa_questions
 from ngsan.data.pictures import PictureStore
 from ngsan.data.problems import Problems
 from ngsan.data.questions import (
@@ -29,9 +29,7 @@ from ngsan.data.questions import (
     write_questions,
 )
 from ngsan.data.store_writer import StoreWriter
-from ngsan.models.photo_source import photo_source
-from ngsan.predict import best_device
-from ngsan.predict.answers import PHOTO_MODEL
+from ngsan.predict.answerer import PHOTO_MODEL, photo_source
 from ngsan.vision.images import open_picture
 
 _BATCH = 256
@@ -50,7 +48,7 @@ def prepare(options: argparse.Namespace) -> None:
         return
     wanted = sorted({asked.image for asked in read_questions(data)})
     stores = [PictureStore(folder) for folder in options.images]
-    source = photo_source(options.photo_model, best_device(options.device))
+    source = photo_source(options.photo_model, options.device)
     started, done, lost = time.perf_counter(), 0, []
     text = f"extract {source.signature}"
     with StoreWriter(data, source=text) as writer, ThreadPoolExecutor(options.workers) as pool:

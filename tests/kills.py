@@ -67,8 +67,8 @@ def kills(action):
             return
 
 
-def random_kills(action, *, times, longest):
-    """Kills an action that is repeated without end, after random times of `longest` seconds.
+def random_kills(action, *, times, max_length):
+    """Kills an action that is repeated without end, after random times of `max_length` seconds.
 
     Yields:
         The number of kills before, after each kill.
@@ -81,7 +81,7 @@ def random_kills(action, *, times, longest):
 
     for number in range(times):
         child = fork(forever)
-        time.sleep(chance.uniform(0, longest))
+        time.sleep(chance.uniform(0, max_length))
         os.kill(child, signal.SIGKILL)
         assert end_of(child) == -signal.SIGKILL
         yield number

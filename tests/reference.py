@@ -50,11 +50,11 @@ def linear(x, state, name):
     return y + state[f"{name}.bias"] if f"{name}.bias" in state else y
 
 
-def waves(x, width, longest):
+def waves(x, width, max_length):
     """Sines at even and cosines at odd components."""
     out = np.zeros((*x.shape, width))
     for k in range(width // 2):
-        angle = x / longest ** (2 * k / width)
+        angle = x / max_length ** (2 * k / width)
         out[..., 2 * k], out[..., 2 * k + 1] = np.sin(angle), np.cos(angle)
     return out
 

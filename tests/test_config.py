@@ -1,54 +1,48 @@
 import dataclasses
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 import yaml
 
+from ngsan import config as configs
 from ngsan.config import (
+    ANSWERERS,
     GEOMETRY_TERMS,
     MODELS,
-    RUNS,
+    TASKS,
+    TRANSLATORS,
+    AnswererConfig,
+    AnsweringConfig,
     CaptionerConfig,
     CrossEntropyConfig,
-    DataConfig,
-    DecodingConfig,
-    MachineConfig,
-    RateConfig,
-    SceneConfig,
-    SelfCriticalConfig,
+    ScheduleConfig,
     TrainConfig,
-    ValidationConfig,
+    TranslationConfig,
+    TranslatorConfig,
+    config_class,
     explain,
+    find_recipe,
     from_dict,
-    photo_run,
+    read_recipe,
     read_yaml,
-    run_class,
-    scene_run,
+    recipe_names,
     to_yaml,
 )
 
-ROOT = Path(__file__).parents[1]
+PAPER = {
+    **{name: TrainConfig(model=CaptionerConfig.for_model(name)) for name in MODELS},
+    **{name: AnsweringConfig(model=AnswererConfig.for_model(name)) for name in ANSWERERS},
+    "transformer-base": TranslationConfig(model=TranslatorConfig.for_model("transformer")),
+    "transformer-base-nsa": TranslationConfig(model=TranslatorConfig.for_model("transformer-nsa")),
+}
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [
-        CaptionerConfig,
-        CrossEntropyConfig,
-        DataConfig,
-        DecodingConfig,
-        MachineConfig,
-        RateConfig,
-        SceneConfig,
-        SelfCriticalConfig,
-        TrainConfig,
-        ValidationConfig,
-    ],
-)
-def test_every_key_is_explained(cls):
-    assert set(explain(cls)) == {item.name for item in dataclasses.fields(cls)}
-    assert all(len(text) > 5 for text in explain(cls).values())
+def test_every_key_is_explained():
+    classes = [cls for cls in vars(configs).values() if dataclasses.is_dataclass(cls)]
+    assert len(classes) > 20
+    for cls in classes:
+        assert set(explain(cls)) == {item.name for item in dataclasses.fields(cls)}
+        assert all(len(text) > 5 for text in explain(cls).values())
 
 
 def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
@@ -62,28 +56,33 @@ def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
     assert yaml.safe_load(text)["model"]["geometry"] == "query+key"
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_shipped_image_configs_are_the_paper_s(model):
-    path = ROOT / "configs" / "image" / f"{model.replace('-', '_')}.yaml"
-    wanted = TrainConfig(model=CaptionerConfig.for_model(model))
-    assert read_yaml(TrainConfig, path) == wanted
-    assert path.read_text().endswith(to_yaml(wanted))
+def test_recipes_have_every_key_and_are_found_by_name():
+    assert set(PAPER) < set(recipe_names())
+    for name in recipe_names():
+        path = find_recipe(name)
+        run = read_recipe(name)
+        assert run == read_recipe(path) == PAPER.get(name, run)
+        assert path.read_text().endswith(to_yaml(run)), f"{name}: regenerate with to_yaml"
 
 
-def test_shipped_toy_config_is_the_demo_s():
-    for path, run in (("toy/scenes.yaml", scene_run()), ("photo/coco.yaml", photo_run())):
-        text = (ROOT / "configs" / path).read_text()
-        assert read_yaml(TrainConfig, ROOT / "configs" / path) == run
-        assert text.endswith(to_yaml(run))
+def test_an_unknown_recipe_is_an_error_with_a_suggestion(tmp_path):
+    with pytest.raises(ValueError, match="no recipe 'toy-scene'; did you mean 'toy-scenes'.*photo"):
+        find_recipe("toy-scene")
+    with pytest.raises(FileNotFoundError, match=r"mine\.yaml: no such file"):
+        find_recipe(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text("task: translation\nmodel: {layer: 3}")
+    with pytest.raises(ValueError, match=r"mine\.yaml: unknown key 'model\.layer'"):
+        read_recipe(tmp_path / "mine.yaml")
 
 
-def test_the_studio_s_config_is_that_of_the_scenes_but_longer():
-    path = ROOT / "configs" / "toy" / "studio.yaml"
-    run, toy = read_yaml(TrainConfig, path), scene_run()
-    assert path.read_text().endswith(to_yaml(run))
-    assert run.model == dataclasses.replace(toy.model, signed_geometry=True)
-    assert run.cross_entropy.rate == toy.cross_entropy.rate
-    assert run.self_critical.epochs == 0
+def test_related_recipes_differ_as_their_names_say():
+    scenes, toy = read_recipe("studio-scenes"), read_recipe("toy-scenes")
+    assert scenes.model == dataclasses.replace(toy.model, signed_geometry=True)
+    assert scenes.cross_entropy.schedule == toy.cross_entropy.schedule
+    first, second = read_recipe("multi30k"), read_recipe("multi30k-nsa")
+    assert list(TRANSLATORS) == ["transformer", "transformer-nsa"]
+    assert dataclasses.replace(first, model=first.model.as_model("transformer-nsa")) == second
+    assert first != second
 
 
 def test_the_paper_s_defaults():
@@ -110,39 +109,64 @@ def test_names_agree_with_those_of_nn():
     assert set(GEOMETRY_TERMS) == {"absolute", *BIAS_TERMS}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model: {layerz: 2}", r"run\.yaml.*unknown key 'model\.layerz'; did you mean 'layers'"),
-        ("modell: {}", "unknown key 'modell'; did you mean 'model'"),
-        ("model: {layers: two}", r"model\.layers: 'two' is not of type int"),
-        ("model: {layers: true}", r"model\.layers: True is not of type int"),
-        ("model: {signed_geometry: 1}", r"model\.signed_geometry: 1"),
-        ("model: {norm: groop}", r"model\.norm: 'groop' is not one of none, instance"),
-        ("model: 3", "model: expected keys and values, not 3"),
-        ("[1, 2]", "expected keys and values"),
-        ("model: {layers: [", "run.yaml"),
-        (
-            "cross_entropy: {rate: {highest: -1}}",
-            r"cross_entropy\.rate\.highest: -1 must be above 0",
-        ),
-        ("self_critical: {temperature: .nan}", r"self_critical\.temperature: nan is not finite"),
-        ("cross_entropy: {clip_norm: .inf}", r"cross_entropy\.clip_norm: inf is not finite"),
-        ("model: {geometry: query+query}", r"model\.geometry: .* twice"),
-        (
-            "model: {geometry: absolute, dim: 36, heads: 4}",
-            r"model\.dim: 36 must be divisible by 8",
-        ),
-        ("data: {scenes: {fewest: 7}}", r"data\.scenes\.fewest: 7 must be below 7"),
-        ("0", "expected keys and values"),
-        ("data: {scenes: {fewest: 5, most: 3}}", r"data\.scenes\.most: 3 must be at least 5"),
-        ("data: {scenes: {most: 9}}", r"data\.scenes\.most: 9 must be below 7"),
-    ],
-)
-def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path, text, message):
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_yaml(TrainConfig, tmp_path / "run.yaml")
+WRONG = [
+    ("model: {layerz: 2}", r"run\.yaml.*unknown key 'model\.layerz'; did you mean 'layers'"),
+    ("modell: {}", "unknown key 'modell'; did you mean 'model'"),
+    ("model: {layers: two}", r"model\.layers: 'two' is not of type int"),
+    ("model: {layers: true}", r"model\.layers: True is not of type int"),
+    ("model: {signed_geometry: 1}", r"model\.signed_geometry: 1"),
+    ("model: {norm: groop}", r"model\.norm: 'groop' is not one of none, instance"),
+    ("model: 3", "model: expected keys and values, not 3"),
+    ("[1, 2]", "expected keys and values"),
+    ("model: {layers: [", "run.yaml"),
+    (
+        "cross_entropy: {schedule: {peak_lr: -1}}",
+        r"cross_entropy\.schedule\.peak_lr: -1 must be above 0",
+    ),
+    ("self_critical: {temperature: .nan}", r"self_critical\.temperature: nan is not finite"),
+    (
+        "cross_entropy: {clip_grad_norm: .inf}",
+        r"cross_entropy\.clip_grad_norm: inf is not finite",
+    ),
+    ("model: {geometry: query+query}", r"model\.geometry: .* twice"),
+    (
+        "model: {geometry: absolute, dim: 36, heads: 4}",
+        r"model\.dim: 36 must be divisible by 8",
+    ),
+    ("data: {scenes: {min_objects: 7}}", r"data\.scenes\.min_objects: 7 must be below 7"),
+    ("0", "expected keys and values"),
+    (
+        "data: {scenes: {min_objects: 5, max_objects: 3}}",
+        r"data\.scenes\.max_objects: 3 must be at least 5",
+    ),
+    ("data: {scenes: {max_objects: 9}}", r"data\.scenes\.max_objects: 9 must be below 7"),
+    ("self_critical: {num_samples: 1}", "no other samples to compare"),
+    ("self_critical: {cider_weight: 0}", "no reward"),
+    ("{cross_entropy: {epochs: 0}, self_critical: {epochs: 0}}", "leave no"),
+    ("data: {folder: x, scenes: {}}", "cannot both"),
+    ("runtime: {device: gpu}", "runtime.device"),
+    ("validation: {metric: cider}", "validation.metric: 'cider' is not one of"),
+    ("data: {scenes: 3}", "data.scenes: expected keys and values"),
+    ("seed: -1", "seed: -1"),
+]
+WRONG_TRANSLATION = [
+    ("task: captioning", "task: 'captioning' is not one of translation"),
+    ("model: {layer: 3}", "unknown key 'model.layer'; did you mean 'layers'"),
+    ("cross_entropy: {epochs: 0}", "cross_entropy.epochs: 0 must be at least 1"),
+    ("cross_entropy: {label_smoothing: 1.0}", "label_smoothing: 1.0 must be below 1"),
+    ("validation: {metric: CIDEr}", "validation.metric: 'CIDEr' is not one of BLEU"),
+    ("validation: {decoding: {beam: 0}}", "validation.decoding.beam: 0 must be at least 1"),
+    ("data: {max_buckets: 0}", "data.max_buckets: 0 must be at least 1"),
+    ("data: {val_split: train}", "data.val_split: 'train' is also the training split"),
+]
+
+
+def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path):
+    for cls, cases in ((TrainConfig, WRONG), (TranslationConfig, WRONG_TRANSLATION)):
+        for text, message in cases:
+            (tmp_path / "run.yaml").write_text(text)
+            with pytest.raises(ValueError, match=message):
+                read_yaml(cls, tmp_path / "run.yaml")
 
 
 def test_an_empty_file_means_the_defaults(tmp_path):
@@ -151,12 +175,12 @@ def test_an_empty_file_means_the_defaults(tmp_path):
 
 
 def test_numbers_as_yaml_has_them(tmp_path):
-    (tmp_path / "run.yaml").write_text("cross_entropy: {rate: {highest: 1e-4}}")
-    assert read_yaml(TrainConfig, tmp_path / "run.yaml").cross_entropy.rate.highest == 1e-4
+    (tmp_path / "run.yaml").write_text("cross_entropy: {schedule: {peak_lr: 1e-4}}")
+    assert read_yaml(TrainConfig, tmp_path / "run.yaml").cross_entropy.schedule.peak_lr == 1e-4
 
 
 def test_a_whole_number_is_a_float_too():
-    assert from_dict(CrossEntropyConfig, {"clip_norm": 2}).clip_norm == 2
+    assert from_dict(CrossEntropyConfig, {"clip_grad_norm": 2}).clip_grad_norm == 2
 
 
 def test_configurations_are_frozen():
@@ -165,42 +189,34 @@ def test_configurations_are_frozen():
 
 
 def test_a_section_that_is_given_in_part_keeps_its_own_defaults():
-    config = from_dict(TrainConfig, {"self_critical": {"rate": {"highest": 1e-5}}})
-    assert config.self_critical.rate == RateConfig(shape="constant", highest=1e-5, rise=0.0)
+    config = from_dict(TrainConfig, {"self_critical": {"schedule": {"peak_lr": 1e-5}}})
+    assert config.self_critical.schedule == ScheduleConfig(
+        shape="constant", peak_lr=1e-5, warmup_epochs=0.0
+    )
 
 
 def test_the_paper_s_schedule():
     config = TrainConfig()
     assert config.cross_entropy.epochs == config.self_critical.epochs == 15
-    assert config.cross_entropy.rate == RateConfig("halving", 3e-4, 3.0, 6, 3)
+    assert config.cross_entropy.schedule == ScheduleConfig("step", 3e-4, 3.0, 6, 3)
     assert config.validation.decoding.beam == 3
-    assert config.self_critical.samples == 5
-    assert config.self_critical.end
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("self_critical: {samples: 1}", "no other samples"),
-        ("self_critical: {cider: 0}", "no reward"),
-        ("{cross_entropy: {epochs: 0}, self_critical: {epochs: 0}}", "leave no"),
-        ("data: {folder: x, scenes: {}}", "cannot both"),
-        ("machine: {device: gpu}", "machine.device"),
-        ("validation: {metric: cider}", "validation.metric: 'cider' is not one of"),
-        ("data: {scenes: 3}", "data.scenes: expected keys and values"),
-        ("seed: -1", "seed: -1"),
-    ],
-)
-def test_a_run_that_makes_no_sense_is_refused(tmp_path, text, message):
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_yaml(TrainConfig, tmp_path / "run.yaml")
+    assert config.self_critical.num_samples == 5
+    assert config.self_critical.include_end
 
 
 def test_the_class_of_a_run_is_known_by_its_task():
-    for task, cls in RUNS.items():
-        assert run_class(task) is cls
+    for task, cls in TASKS.items():
+        assert config_class(task) is cls
         assert cls().task == task
         assert dataclasses.fields(cls)[0].name == "task"
     with pytest.raises(ValueError, match="task: 'captions' is not one of .*did you mean"):
-        run_class("captions")
+        config_class("captions")
+
+
+def test_the_defaults_of_translation_are_fairseqs():
+    run = TranslationConfig()
+    model, phase, decoding = run.model, run.cross_entropy, run.validation.decoding
+    assert (model.layers, model.dim, model.hidden_dim, model.heads) == (6, 512, 2048, 8)
+    assert (model.dropout, phase.label_smoothing) == (0.1, 0.1)
+    assert (decoding.beam, decoding.length_penalty) == (4, 0.6)
+    assert phase.schedule == ScheduleConfig(shape="inverse-sqrt", peak_lr=7e-4, warmup_epochs=0.75)

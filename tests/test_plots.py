@@ -1,6 +1,7 @@
 """Metrics by epoch, from logs to figures, and the geometric bias of models."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_the_command_draws_a_line_a_run(tmp_path):
     for runs in (["san"], ["san", "n-san"]):
         target = tmp_path / f"{len(runs)}.png"
         logs = [f"{name.upper()}={tmp_path / name}.jsonl" for name in runs]
-        assert main(["plot", "metrics", *logs, "--to", str(target)]) == 0
+        assert main(["plot", "metrics", *logs, "--output", str(target)]) == 0
         figures.append(colours(target))
     blue, orange = (31, 119, 180), (255, 127, 14)
     assert figures[0][blue] > 500
@@ -79,7 +80,7 @@ def test_the_command_draws_a_line_a_run(tmp_path):
     assert figures[1][orange] > 500
     target = tmp_path / "two.pdf"
     log = str(tmp_path / "san.jsonl")
-    assert main(["plot", "metrics", log, "--metrics", "CIDEr,BLEU-4", "--to", str(target)]) == 0
+    assert main(["plot", "metrics", log, "--metrics", "CIDEr,BLEU-4", "--output", str(target)]) == 0
     assert target.read_bytes().startswith(b"%PDF")
 
 
@@ -97,10 +98,10 @@ def test_a_kill_leaves_the_old_figure_or_the_new_one(tmp_path):
 
 def test_wrong_command_lines(tmp_path, capsys):
     log = write_log(tmp_path / "log.jsonl", [{"epoch": 1, "CIDEr": 1}])
-    assert main(["plot", "metrics", str(log), "--to", str(tmp_path / "figure.doc")]) == 2
+    assert main(["plot", "metrics", str(log), "--output", str(tmp_path / "figure.doc")]) == 2
     assert ".png, .pdf, .svg" in capsys.readouterr().err
-    assert main(["plot", "metrics", str(tmp_path / "none"), "--to", "f.png"]) == 2
-    assert main(["plot", "metrics", str(log), "--metrics", "SPICE", "--to", "f.png"]) == 2
+    assert main(["plot", "metrics", str(tmp_path / "none"), "--output", "f.png"]) == 2
+    assert main(["plot", "metrics", str(log), "--metrics", "SPICE", "--output", "f.png"]) == 2
     assert "there are CIDEr" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no curve"):
         plot_curves({}, tmp_path / "f.png")
@@ -172,21 +173,21 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
     """What is drawn is the bias of the equations, for the query that the title names."""
     import torch
 
-    from ngsan.commands import plot_geometry
+    from ngsan.cli import plot
     from ngsan.config import CaptionerConfig
-    from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
-    from ngsan.data.synthetic.folder import write_scene_folder
+    from ngsan.data.synthetic.folders import scene_vocabulary, scenes_to_batch, write_scene_folder
+    from ngsan.data.synthetic.scenes import sample_scenes
     from ngsan.models import build_captioner
-    from ngsan.models.saved_captioner import save_captioner
+    from ngsan.models.checkpoint import save_model
 
     drawn = []
 
     def keep(rows, to, **keys):
         drawn.append((rows, keys))
 
-    monkeypatch.setattr(plot_geometry, "plot_surfaces", keep)
+    monkeypatch.setattr(plot, "plot_surfaces", keep)
     vocabulary = scene_vocabulary()
-    scenes = list(sample_scenes(3, fewest=2, most=4))
+    scenes = list(sample_scenes(3, min_objects=2, max_objects=4))
     write_scene_folder(tmp_path / "data", {"test": scenes_to_batch(scenes, vocabulary)}, vocabulary)
     for kind in ("content-independent", "query", "none"):
         config = CaptionerConfig(
@@ -197,12 +198,12 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
         with torch.no_grad():
             for parameter in captioner.parameters():
                 parameter.normal_(std=0.4)
-        save_captioner(tmp_path / kind, captioner, config, vocabulary)
+        save_model(tmp_path / kind, captioner, config, {"vocabulary": vocabulary})
 
-    def plot(*words):
-        return main(["plot", "geometry", *words, "--to", str(tmp_path / "f.png")])
+    def draw(*words):
+        return main(["plot", "geometry", *words, "--output", str(tmp_path / "f.png")])
 
-    assert plot(str(tmp_path / "content-independent"), "--layer", "2") == 0
+    assert draw(str(tmp_path / "content-independent"), "--layer", "2") == 0
     rows, keys = drawn.pop()
     assert [row.label for row in rows] == ["head 1", "head 2"]
     assert keys["title"] == "Geometric bias (content-independent), layer 2"
@@ -214,24 +215,24 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
     found = [row.position["2"][10][30] for row in rows]  # of 61 steps from 0 to 3
     assert found == pytest.approx(wanted, abs=1e-4)
 
-    assert plot(str(tmp_path / "query")) == 0
+    assert draw(str(tmp_path / "query")) == 0
     assert drawn.pop()[1]["title"].endswith("layer 1; constant part of the query")
-    assert plot(str(tmp_path / "query"), "--data", str(tmp_path / "data"), "--mean") == 0
+    assert draw(str(tmp_path / "query"), "--data", str(tmp_path / "data"), "--mean") == 0
     rows, keys = drawn.pop()
     assert [row.label for row in rows] == ["layer 1", "layer 2"]
     assert keys["title"].endswith("mean of the heads; mean query of 3 images")
     assert found_by_hand(tmp_path, scenes) == pytest.approx(rows[0].size["1"][20][40], abs=2e-3)
 
-    assert plot(str(tmp_path / "none")) == 2
-    assert plot(str(tmp_path / "query"), "--layer", "3") == 2
-    assert plot(str(tmp_path / "query"), "--images", str(tmp_path)) == 2
+    assert draw(str(tmp_path / "none")) == 2
+    assert draw(str(tmp_path / "query"), "--layer", "3") == 2
+    assert draw(str(tmp_path / "query"), "--images", str(tmp_path)) == 2
     assert not drawn
 
 
 def build_state(folder):
-    from ngsan.models.saved_captioner import load_captioner
+    from ngsan.models.checkpoint import load_model
 
-    captioner, _, _ = load_captioner(folder)
+    captioner, _, _ = load_model(folder, "captioning")
     return {name: value.numpy() for name, value in captioner.state_dict().items()}
 
 
@@ -253,14 +254,16 @@ def found_by_hand(tmp_path, scenes):
 
 def test_the_model_that_ships_is_drawn(tmp_path, capsys):
     from ngsan.examples import EXAMPLES
-    from ngsan.export.loading import SHIPPED
+    from ngsan.predict.captioner import PHOTO_MODEL
 
-    target = tmp_path / "coco.pdf"
-    images = [str(example.path) for example in EXAMPLES[:2]]
-    words = [str(SHIPPED), "--images", *images, "--mean", "--to", str(target)]
+    target, images = tmp_path / "coco.pdf", tmp_path / "images"
+    images.mkdir()
+    for example in EXAMPLES[:2]:
+        shutil.copy(example.path, images)
+    words = [str(PHOTO_MODEL), "--images", str(images), "--mean", "--output", str(target)]
     assert main(["plot", "geometry", *words]) == 0
     assert target.read_bytes().startswith(b"%PDF")
-    assert main(["plot", "geometry", str(SHIPPED), "--to", str(tmp_path / "f.doc")]) == 2
+    assert main(["plot", "geometry", str(PHOTO_MODEL), "--output", str(tmp_path / "f.doc")]) == 2
     assert ".png, .pdf, .svg" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["plot", "geometry", "--help"])

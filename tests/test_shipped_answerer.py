@@ -1,25 +1,34 @@
 """The model of questions that comes with the package, as users meet it."""
 
 import json
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 import ngsan
 from ngsan.__main__ import main
 from ngsan.examples import EXAMPLES
-from ngsan.models.folder import METRICS, read_metrics, read_task
-from ngsan.predict.answers import SHIPPED
+from ngsan.models.checkpoint import METRICS, load_model, read_metrics, read_task
+from ngsan.predict.answerer import (
+    PHOTO_MODEL,
+    SHIPPED,
+    Answerer,
+    TorchAnswerer,
+    photo_source,
+)
 
 PHOTOS = {example.file: example.path for example in EXAMPLES}
 
 
 @pytest.fixture(scope="module")
 def answerer():
-    return ngsan.QuestionAnswerer.load()
+    return ngsan.load_answerer()
 
 
 def best(answerer, file, question):
-    return answerer.answer(PHOTOS[file], question, count=1).answers[0].text
+    return answerer.answer(PHOTOS[file], question, num_return=1).answers[0].text
 
 
 def test_it_is_small_and_says_what_it_is_for():
@@ -59,12 +68,35 @@ def test_it_looks_at_the_photograph(answerer):
 
 def test_the_command_has_it_where_no_model_is_named(answerer, capsys):
     photo, question = str(PHOTOS["dogs.jpg"]), "how many dogs?"
-    assert main(["answer", photo, question, "--json", "--model", str(SHIPPED)]) == 0
+    assert main(["answer", photo, question, "--format", "json", "--model", str(SHIPPED)]) == 0
     (named,) = json.loads(capsys.readouterr().out)
-    assert main(["answer", photo, question, "--json"]) == 0
+    assert main(["answer", photo, question, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [named]
     given = answerer.answer(photo, question)
     assert [answer.text for answer in given.answers] == [a["answer"] for a in named["answers"]]
+
+
+def test_torch_is_not_needed():
+    script = (
+        "import sys; sys.modules['torch'] = None; import ngsan;"
+        f"print(ngsan.load_answerer().answer({str(PHOTOS['cat.jpg'])!r}, 'What animal is this?'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "cat", done.stderr
+
+
+def test_both_backends_answer_alike(answerer):
+    model, config, companions = load_model(SHIPPED, "answering")
+    words, answers = companions["vocabulary"], companions["answers"]
+    on_torch = TorchAnswerer(model, config, words, answers)
+    theirs = Answerer(on_torch, photo_source(PHOTO_MODEL))
+    for file in ("cat.jpg", "dogs.jpg"):
+        for question in ("how many dogs?", "what color is the animal?"):
+            one, other = (each.answer(PHOTOS[file], question) for each in (answerer, theirs))
+            assert [a.text for a in one.answers] == [a.text for a in other.answers]
+            for a, b in zip(one.answers, other.answers, strict=True):
+                assert a.probability == pytest.approx(b.probability, abs=1e-4)
+            np.testing.assert_allclose(one.regions, other.regions, atol=1e-4)
 
 
 def test_the_card_tells_what_the_metrics_say():
@@ -74,5 +106,5 @@ def test_the_card_tells_what_the_metrics_say():
     (row,) = (line for line in card.splitlines() if line.startswith("| validation"))
     for name in ("accuracy", "yes/no", "number", "other"):
         assert f" {metrics[name]:.1f} " in row
-    for part in ("## How it was made", "## What it is bad at", "## Licences"):
+    for part in ("## How it was made", "## Limits", "## Licences"):
         assert part in card

@@ -6,23 +6,18 @@ import sys
 import pytest
 
 import ngsan
-from ngsan.data.synthetic import (
-    OPPOSITES,
-    read_doing,
-    render_moving,
-    sample_moving_scenes,
-    true_doings,
-)
+from ngsan.data.synthetic.moving import OPPOSITES, read_doing, sample_moving_scenes, true_doings
+from ngsan.data.synthetic.render import render_moving
 from ngsan.examples import EXAMPLES
-from ngsan.export.loading import SHIPPED_CLIPS
-from ngsan.models.saved_captioner import load_captioner
+from ngsan.models.checkpoint import load_model
+from ngsan.predict.captioner import CLIP_MODEL
 
 GIF = EXAMPLES[0].path.parent / "moving.gif"
 
 
 @pytest.fixture(scope="module")
 def captioner():
-    return ngsan.load_clips(threads=1)
+    return ngsan.load("clips", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +32,8 @@ def scenes():
 
 
 def test_it_is_small():
-    assert sum(path.stat().st_size for path in SHIPPED_CLIPS.iterdir()) <= 1_500_000
-    assert load_captioner(SHIPPED_CLIPS)[1].positions == "sinusoidal"
+    assert sum(path.stat().st_size for path in CLIP_MODEL.iterdir()) <= 1_500_000
+    assert load_model(CLIP_MODEL, "captioning")[1].positions == "sinusoidal"
 
 
 def test_captions_are_true_and_turn_with_time(captioner, scenes):

@@ -2,15 +2,15 @@
 
 import random
 
-from ngsan.config.training import MachineConfig, RateConfig
-from ngsan.config.translation import (
+from ngsan.config import (
     ParallelConfig,
-    TranslatingConfig,
-    TranslationPhase,
-    TranslationRun,
-    TranslationValidation,
+    TranslationConfig,
+    TranslationDecodingConfig,
+    TranslationPhaseConfig,
+    TranslationValidationConfig,
     TranslatorConfig,
 )
+from ngsan.config.training import RuntimeConfig, ScheduleConfig
 from ngsan.data.parallel.prepare import Split, prepare
 
 WORDS = {
@@ -58,15 +58,15 @@ def small_run(folder, model="transformer-nsa", *, epochs=10, **changes):
         "model": TranslatorConfig.for_model(
             model, dim=32, heads=4, hidden_dim=64, layers=2, dropout=0.0, norm_place="pre"
         ),
-        "data": ParallelConfig(folder=str(folder), shapes=2),
-        "cross_entropy": TranslationPhase(
+        "data": ParallelConfig(folder=str(folder), max_buckets=2),
+        "cross_entropy": TranslationPhaseConfig(
             epochs=epochs,
             batch_size=256,
-            rate=RateConfig(shape="inverse-root", highest=8e-3, rise=1.0),
-            average=0,
-            clip_norm=1.0,
+            schedule=ScheduleConfig(shape="inverse-sqrt", peak_lr=8e-3, warmup_epochs=1.0),
+            average_epochs=0,
+            clip_grad_norm=1.0,
         ),
-        "validation": TranslationValidation(decoding=TranslatingConfig(beam=2)),
-        "machine": MachineConfig(device="cpu", threads=1, save_seconds=1000.0),
+        "validation": TranslationValidationConfig(decoding=TranslationDecodingConfig(beam=2)),
+        "runtime": RuntimeConfig(device="cpu", threads=1, save_seconds=1000.0),
     }
-    return TranslationRun(**{**parts, **changes})
+    return TranslationConfig(**{**parts, **changes})

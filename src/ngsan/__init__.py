@@ -1,7 +1,16 @@
 """Image captioning with normalized and geometry-aware self-attention (NG-SAN).
 
-Public names are imported when first used, so `import ngsan` stays quick.
+    import ngsan
+
+    captioner = ngsan.load()  # the model of photographs that comes with the package
+    caption = captioner.caption("photo.jpg")
+    print(caption, caption.log_probability)
+
+`load`, `load_translator` and `load_answerer` open models, and `score` scores captions. The `build_`
+functions build new models with PyTorch: pip install 'ngsan[train]'.
 """
+
+# Public names are imported when first used, so `import ngsan` stays quick and needs no torch.
 
 import os
 from importlib import import_module
@@ -9,42 +18,57 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
-    from ngsan.export import load as load
-    from ngsan.export import load_clips as load_clips
+    from ngsan.config import DecodingConfig as DecodingConfig
+    from ngsan.metrics import score as score
     from ngsan.models import build_captioner as build_captioner
-    from ngsan.models.build_answerer import build_answerer as build_answerer
-    from ngsan.models.build_translator import build_translator as build_translator
-    from ngsan.predict.answers import QuestionAnswerer as QuestionAnswerer
-    from ngsan.predict.translating import open_translator as open_translator
+    from ngsan.models.build import build_answerer as build_answerer
+    from ngsan.models.build import build_translator as build_translator
+    from ngsan.predict.answerer import Answerer as Answerer
+    from ngsan.predict.answerer import load_answerer as load_answerer
+    from ngsan.predict.captioner import Caption as Caption
+    from ngsan.predict.captioner import Captioner as Captioner
+    from ngsan.predict.captioner import load as load
+    from ngsan.predict.translator import Translator as Translator
+    from ngsan.predict.translator import load_translator as load_translator
 
     __version__: str
 
-# Here, as it must be before ONNX Runtime is imported anywhere: that keeps counts of its use in a
-# file of the user's and sends them to its makers, unless told not to. Whoever wants that says 0.
+# Set before ONNX Runtime is imported anywhere: it would keep counts of its use in a file of the
+# user's and send them to its makers. Set it to 0 to allow that.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+_PUBLIC = {
+    "Answerer": "ngsan.predict.answerer",
+    "Caption": "ngsan.predict.captioner",
+    "Captioner": "ngsan.predict.captioner",
+    "CaptionerConfig": "ngsan.config",
+    "DecodingConfig": "ngsan.config",
+    "Translator": "ngsan.predict.translator",
+    "build_answerer": "ngsan.models",
+    "build_captioner": "ngsan.models",
+    "build_translator": "ngsan.models",
+    "load": "ngsan.predict.captioner",
+    "load_answerer": "ngsan.predict.answerer",
+    "load_translator": "ngsan.predict.translator",
+    "score": "ngsan.metrics",
+}
+
 __all__ = [
+    "Answerer",
+    "Caption",
+    "Captioner",
     "CaptionerConfig",
-    "QuestionAnswerer",
+    "DecodingConfig",
+    "Translator",
     "__version__",
     "build_answerer",
     "build_captioner",
     "build_translator",
     "load",
-    "load_clips",
-    "open_translator",
+    "load_answerer",
+    "load_translator",
+    "score",
 ]
-
-_PUBLIC = {
-    "CaptionerConfig": "ngsan.config",
-    "QuestionAnswerer": "ngsan.predict.answers",
-    "build_answerer": "ngsan.models.build_answerer",
-    "build_captioner": "ngsan.models",
-    "build_translator": "ngsan.models.build_translator",
-    "load": "ngsan.export",
-    "load_clips": "ngsan.export",
-    "open_translator": "ngsan.predict.translating",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -52,7 +76,13 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name not in _PUBLIC:
         raise AttributeError(f"module 'ngsan' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    try:
+        return getattr(import_module(_PUBLIC[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        # An AttributeError, so that `help(ngsan)` works without torch.
+        raise AttributeError(f"ngsan.{name} needs PyTorch: pip install 'ngsan[train]'") from error
 
 
 def __dir__() -> list[str]:

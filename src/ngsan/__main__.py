@@ -1,89 +1,89 @@
-"""The command line: a table of sub-commands, each imported when it is called."""
+"""The command line: finds the command, runs it, and reports its errors."""
 
 import os
 import sys
-from importlib import import_module
+from collections.abc import Sequence
 
-COMMANDS = {
-    "answer": "answer questions about a photograph",
-    "caption": "write captions of photographs and clips",
-    "data": "bring captions, questions and features into a dataset folder, or look into one",
-    "demo": "caption the example photographs and show where the model looked",
-    "describe": "print a model's configuration and its parameter counts",
-    "evaluate": "caption a split of a dataset, or answer its questions, and score that",
-    "export": "write a model as ONNX files, also in 8 bits for a CPU",
-    "extract": "make features of image files or clips with a backbone or a detector",
-    "pack": "write a model small, for use with PyTorch and without it",
-    "plot": "draw figures: metrics by epoch",
-    "reproduce": "rerun a table or figure of the paper",
-    "score": "score a file of captions against references, or check a submission",
-    "serve": "serve the studio, a page and an API that caption photographs",
-    "train": "train a captioner, a translator, or a model that answers questions",
-    "translate": "translate lines of text with a trained translator",
-}
+from ngsan.cli import COMMANDS, find_command
+from ngsan.cli.parser import Group, UsageError, complain, group_help, needs, unknown
 
+TEXT = """Image captioning with normalized and geometry-aware self-attention.
 
-def usage() -> str:
-    """The list of sub-commands."""
-    rows = "\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())
-    return (
-        f"usage: ngsan COMMAND ...\n\ncommands:\n{rows}\n\n"
-        "'ngsan COMMAND --help' explains a command."
-    )
+general options:
+  -h, --help     show this help and exit
+  -V, --version  print the version and exit
+  -q, --quiet    print only results and errors
+  -v, --verbose  print more, and tracebacks of errors"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a sub-command.
+    """Runs a command.
 
     Args:
         arguments: The command line without the program's name; None for the process's own.
 
     Returns:
-        The exit status: 2 for a wrong command line or wrong input, 130 after Ctrl-C, 141 if nobody
-        reads the output any more.
+        The exit status: 1 if a part of the work failed, 2 for a wrong command line or wrong input,
+        130 after Ctrl-C, 141 if nobody reads the output any more.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        from ngsan import __version__
-
-        print(f"ngsan {__version__}")
-        return 0
-    if arguments[0] not in COMMANDS:
-        _complain(f"ngsan: unknown command {arguments[0]!r}\n\n{usage()}")
-        return 2
+    words: Sequence[str] = sys.argv[1:] if arguments is None else arguments
+    name, status, verbose = "ngsan", 2, {"-v", "--verbose"} & set(words)
     try:
-        command = import_module(f"ngsan.commands.{arguments[0]}")
-        command.main(arguments[1:])
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
+        general = [word for word in words[:1] if word in ("-q", "--quiet", "-v", "--verbose")]
+        words = words[len(general) :]
+        if not words or words[0] in ("-h", "--help"):
+            print(group_help(name, TEXT, COMMANDS))
+            return 0 if words else 2
+        if words[0] in ("-V", "--version"):
+            from ngsan import __version__
+
+            print(f"ngsan {__version__}")
+            return 0
+        if words[0] not in COMMANDS:
+            raise UsageError(unknown("command", words[0], COMMANDS, "ngsan --help"))
+        name, command, words = f"ngsan {words[0]}", find_command(words[0]), words[1:]
+        while isinstance(command, Group):
+            if words[:1] in (["-h"], ["--help"]):
+                print(command.help(name))
+                return 0
+            name, command, words = command.choose(name, words)
+        status = command(name, [*words, *general])
         if sys.stdout is not None:
-            sys.stdout.flush()  # what cannot be written is an error here, and not after the end
-    except BrokenPipeError:
-        # Whoever read the output, such as `head`, has seen enough.
-        _write_to_nobody()
-        return 141
-    except (ValueError, OSError) as error:
-        _complain(f"ngsan {arguments[0]}: {error}")
-        return 2
+            sys.stdout.flush()  # an output that cannot be written is an error here, not at exit
+    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+        _discard_output()
+        status = 141
     except KeyboardInterrupt:
-        _complain("interrupted")
-        return 130
-    return 0
+        complain(f"{name}: interrupted")
+        status = 130
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if verbose:
+            import traceback
+
+            traceback.print_exc()
+        complain(f"{name}: {_message(error)}")
+        status = 2
+    return status
 
 
-def _complain(text: str) -> None:
-    if sys.stderr is not None:  # it may be closed, and print would take standard output instead
-        print(text, file=sys.stderr)
+def _message(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, ModuleNotFoundError):
+        return needs(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
-def _write_to_nobody() -> None:
-    """Lets what is still to be written to standard output vanish without a complaint."""
+def _discard_output() -> None:
+    """Discards what is still to be written to standard output."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    except (OSError, ValueError):  # standard output is no file
+    except (OSError, ValueError):  # standard output is not a file
         return
 
 

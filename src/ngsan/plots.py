@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ngsan.durable import make_folder, write_output
+from ngsan.atomic_io import make_folder, write_output
 
 ENDINGS = (".png", ".pdf", ".svg")
 """What a figure's file may end with."""
@@ -99,7 +99,7 @@ def plot_curves(curves: Mapping[str, Sequence[Curve]], to: str | Path, *, title:
     """
     to = check_ending(to)
     if not curves:
-        raise ValueError("there is no curve to draw")
+        raise ValueError("no curve to draw")
     figure = new_figure(4.8 * len(curves), 3.6)
     panels = [figure.add_subplot(1, len(curves), index + 1) for index in range(len(curves))]
     for panel, (metric, runs) in zip(panels, curves.items(), strict=True):
@@ -157,7 +157,7 @@ def plot_surfaces(
     """
     to = check_ending(to)
     if not rows:
-        raise ValueError("there is no bias to draw")
+        raise ValueError("no bias to draw")
     height = 1.35 * len(rows) + 1.1
     figure = new_figure(9.9, height)
     scale, beyond = _scale(rows)

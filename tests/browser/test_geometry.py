@@ -63,7 +63,7 @@ def test_surfaces(visit):
     visitor.until("document.querySelectorAll('.surface').length === 6")
     page.get_by_label("head 1", exact=True).check(force=True)
     visitor.settled()
-    assert "when the red ball does (Eq. 12)" in visitor.text("#surfaces-note")
+    assert "the bias of the red ball (Eq. 12)" in visitor.text("#surfaces-note")
     first = page.locator(".surface").first
     told = {}
     for kind, place in (("position", 0), ("size", 3)):
@@ -97,7 +97,7 @@ def test_geometry_of_a_photograph(visit):
     visitor.until("document.querySelectorAll('#panels .region').length === 3 * 64")
     assert page.locator("#panels .panel").count() == 3
     visitor.settled()
-    assert re.search(r"when the cell in row \d, column \d does", visitor.text("#surfaces-note"))
+    assert re.search(r"the bias of the cell in row \d, column \d", visitor.text("#surfaces-note"))
     assert page.locator(".surface").count() == 6
     surface = page.locator(".surface image").first.get_attribute("href")
     before = visitor.text("#readout")
@@ -107,7 +107,7 @@ def test_geometry_of_a_photograph(visit):
     page.get_by_label("head 3", exact=True).check(force=True)
     assert "by content" in visitor.text("#readout") or "on average" in visitor.text("#readout")
     visitor.settled()
-    assert "when the cell in row 2, column 3 does" in visitor.text("#surfaces-note")
+    assert "the bias of the cell in row 2, column 3" in visitor.text("#surfaces-note")
     assert page.locator(".surface image").first.get_attribute("href") != surface
 
 

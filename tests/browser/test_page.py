@@ -90,10 +90,10 @@ def test_scene_with_keys_alone(visit):
     assert visitor.said() != said
     visitor.until("document.getElementById('scene-spoken').textContent.startsWith('NG-SAN: ')")
     press(visitor, "Delete")
-    assert visitor.page.locator(".thing").count() == 1
+    assert visitor.page.locator(".object").count() == 1
     tab_to(visitor, lambda now: now == "add-ball")
     press(visitor, "ArrowRight", "ArrowRight", "Enter")
-    assert visitor.page.locator(".thing").count() == 2
+    assert visitor.page.locator(".object").count() == 2
     assert "triangle" in visitor.focused()
 
 
@@ -126,7 +126,7 @@ def test_a_finger_on_a_phone(visit):
     sentence, board = (page.locator(at).bounding_box() for at in ("#scene-sentence", "#board svg"))
     # What is said is seen during a drag.
     assert sentence["y"] + sentence["height"] <= board["y"]
-    ball = page.locator(".thing[aria-label^='red ball']")
+    ball = page.locator(".object[aria-label^='red ball']")
     ball.scroll_into_view_if_needed()
     before = ball.get_attribute("aria-label")
     x, y = visitor.centre(ball)
@@ -217,7 +217,7 @@ def test_what_a_screen_reader_is_told(visit):
     for name in ("Beam", "Captions", "Favour length", "Fewest words", "Most words"):
         assert page.get_by_role("slider", name=name, exact=True).count() == 1
     beam = page.get_by_role("slider", name="Beam", exact=True)
-    assert beam.get_attribute("aria-valuetext") == "3: captions that are followed"
+    assert beam.get_attribute("aria-valuetext") == "3: beam size"
     assert page.get_by_role("img", name=f"Street: {visitor.caption()}").count() == 1
     assert page.locator("#word-status[aria-live=polite]").count() == 1
     visitor.go("scene")

@@ -99,20 +99,20 @@ def test_other_captions(visit):
     wanted = lines.nth(1).locator(".text").inner_text()
     lines.nth(1).click()
     assert visitor.caption() == wanted
-    # Where it looked comes from PyTorch, which is loaded for it.
-    visitor.until("!document.getElementById('word-status').textContent.startsWith('Looking')")
+    # The attention of another caption is computed when it is chosen.
+    visitor.until("!document.getElementById('word-status').textContent.startsWith('Computing')")
     page.locator("#sentence .word").nth(2).hover()
     assert "looks most at" in visitor.text("#word-status")
 
 
 def test_options(visit, captioner):
-    from ngsan.light.photos import PHOTO_DECODING
+    from ngsan.predict.captioner import PHOTO_DECODING
 
     visitor = visit()
     page = visitor.page
 
     def short():
-        page.locator("#option-longest").fill("5")
+        page.locator("#option-max_length").fill("5")
 
     assert len(visitor.new_caption(short).split()) <= 5
     drawn = visitor.new_caption(lambda: page.get_by_label("Sampling").check(force=True))
@@ -126,7 +126,7 @@ def test_options(visit, captioner):
         page.keyboard.press("Tab")
 
     assert visitor.new_caption(begin).startswith("a photo of")
-    assert PHOTO_DECODING.longest == int(page.locator("#option-longest").get_attribute("max"))
+    assert PHOTO_DECODING.max_length == int(page.locator("#option-max_length").get_attribute("max"))
 
 
 def test_downloads(visit):
@@ -153,7 +153,7 @@ def test_downloads(visit):
 def test_what_is_no_picture_is_told(visit):
     visitor = visit()
     drop(visitor, b"hello", "notes.txt", "text/plain")
-    assert "notes.txt: this is no picture" in visitor.text("#photo-error")
+    assert "notes.txt: not an image" in visitor.text("#photo-error")
     visitor.expected = ("the server responded with a status of 4",)
     drop(visitor, b"not a JPEG at all", "broken.jpg")
     visitor.until("document.getElementById('photo-busy').hidden")

@@ -33,9 +33,9 @@ def test_photo(visit, keep):
 def test_scene(visit, keep):
     visitor = visit("scene", height=1060)
     page = visitor.page
-    ball = page.locator(".thing[aria-label^='red ball']")
+    ball = page.locator(".object[aria-label^='red ball']")
     x, y = visitor.centre(ball)
-    goal_x, goal_y = visitor.centre(page.locator(".thing[aria-label^='blue box']"))
+    goal_x, goal_y = visitor.centre(page.locator(".object[aria-label^='blue box']"))
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 0.62 * (goal_x - x), y + 0.62 * (goal_y - y), steps=8)

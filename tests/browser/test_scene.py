@@ -5,13 +5,14 @@ import io
 import pytest
 from PIL import Image, ImageChops
 
-from ngsan.data.synthetic import Scene, Thing, read_claim, render
+from ngsan.data.synthetic.render import render
+from ngsan.data.synthetic.scenes import Scene, Thing, read_claim
 from tests.browser.visitor import relation_of
 
 pytestmark = pytest.mark.browser
 
-BALL = ".thing[aria-label^='red ball']"
-BOX = ".thing[aria-label^='blue box']"
+BALL = ".object[aria-label^='red ball']"
+BOX = ".object[aria-label^='blue box']"
 
 
 def card(visitor, name):
@@ -100,13 +101,13 @@ def test_shapes_are_those_of_the_renderer(visit):
 def test_add_recolour_resize_delete_undo(visit):
     visitor = visit("scene")
     page = visitor.page
-    things = page.locator(".thing")
+    things = page.locator(".object")
     assert things.count() == 2
     page.get_by_label("Add a star").click()
     assert things.count() == 3
     assert "star" in visitor.focused()
     page.locator("#inspector").get_by_label("purple").check(force=True)
-    star = page.locator(".thing[aria-label^='purple star']")
+    star = page.locator(".object[aria-label^='purple star']")
     assert star.count() == 1
     label = star.get_attribute("aria-label")
     x, y = visitor.centre(page.locator(".handle").nth(2))
@@ -157,11 +158,11 @@ def test_words_fade_what_they_do_not_look_at(visit):
     visitor = visit("scene")
     page = visitor.page
     page.locator("#scene-sentence .word").nth(1).hover()
-    faded = page.locator(".thing").evaluate_all("(all) => all.map((each) => each.style.opacity)")
+    faded = page.locator(".object").evaluate_all("(all) => all.map((each) => each.style.opacity)")
     assert max(map(float, faded)) == 1
     assert "looks at the" in visitor.text("#scene-status")
     page.mouse.move(5, 5)
-    faded = page.locator(".thing").evaluate_all("(all) => all.map((each) => each.style.opacity)")
+    faded = page.locator(".object").evaluate_all("(all) => all.map((each) => each.style.opacity)")
     assert faded == ["", ""]
 
 

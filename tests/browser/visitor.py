@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-SECONDS = 20
+SECONDS = 8
 MOST_BYTES = 300_000
 RELATIONS = (
     "near",

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngsan.data.batch import CaptionBatch
-from ngsan.data.collate import NO_CAPTION, CaptionRows, TokenTable, pad_regions
+from ngsan.data.batch import NO_CAPTION, CaptionBatch, CaptionRows, TokenTable, pad_regions
 from ngsan.data.sampler import BatchSampler, SamplerState
 from ngsan.data.store import Regions
 

@@ -79,7 +79,7 @@ def same(first, second):
 
 
 def test_a_split_is_joined(folder):
-    dataset = CaptionDataset(folder, "train", longest=6)
+    dataset = CaptionDataset(folder, "train", max_length=6)
     assert len(dataset) == 4
     assert dataset.ids == ["7", "11", "park", "13"]
     assert dataset.region_counts.tolist() == [3, 5, 2, 1]
@@ -95,7 +95,7 @@ def test_a_batch_is_what_was_written(tmp_path):
     write_vocabulary(tmp_path)
     write_captions(tmp_path)
     written = write_features(tmp_path)
-    batch = CaptionDataset(tmp_path, "train", longest=6).batch([1, 0])
+    batch = CaptionDataset(tmp_path, "train", max_length=6).batch([1, 0])
     assert batch.ids == ["11", "7"]
     assert batch.features.shape == (2, 5, WIDTH)
     np.testing.assert_array_equal(batch.features[0], written["11"].features.astype(np.float32))
@@ -168,8 +168,8 @@ def test_bad_requests_are_refused(folder):
         dataset.batch([])
     with pytest.raises(ValueError, match="captions_per_image"):
         CaptionDataset(folder, "train", captions_per_image=0)
-    with pytest.raises(ValueError, match="longest"):
-        CaptionDataset(folder, "train", longest=0)
+    with pytest.raises(ValueError, match="max_length"):
+        CaptionDataset(folder, "train", max_length=0)
 
 
 def test_vocabularies_that_differ_refuse_each_other(folder):
@@ -182,13 +182,13 @@ def test_vocabularies_that_differ_refuse_each_other(folder):
 
 
 def test_the_signature_covers_everything(folder, tmp_path_factory):
-    def signature(split="train", longest=20, change=lambda copy: None):
+    def signature(split="train", max_length=20, change=lambda copy: None):
         copy = tmp_path_factory.mktemp("copy")
         write_vocabulary(copy)
         write_captions(copy)
         write_features(copy)
         change(copy)
-        return CaptionDataset(copy, split, longest=longest).signature
+        return CaptionDataset(copy, split, max_length=max_length).signature
 
     def other_features(copy):
         for path in (copy / "features").iterdir():
@@ -206,7 +206,7 @@ def test_the_signature_covers_everything(folder, tmp_path_factory):
     ]
     variants = [
         signature("val"),
-        signature(longest=3),
+        signature(max_length=3),
         signature(change=lambda copy: write_vocabulary(copy, [*WORDS, "more"])),
         signature(change=lambda copy: write_captions(copy, moved)),
         signature(change=lambda copy: write_captions(copy, reordered)),

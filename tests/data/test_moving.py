@@ -9,30 +9,30 @@ from PIL import Image
 
 from ngsan.data.captions import read_captions
 from ngsan.data.store import FeatureStore
-from ngsan.data.synthetic import (
-    ACTIONS,
-    COLOURS,
-    OPPOSITES,
-    SHAPES,
-    Doing,
-    Moving,
-    MovingScene,
-    actions,
-    read_doing,
-    render_moving,
-    sample_moving_captions,
-    sample_moving_scene,
-    sample_moving_scenes,
-    true_doings,
-)
-from ngsan.data.synthetic.moving_folder import (
+from ngsan.data.synthetic.folders import (
     FRAME_DIM,
     frame_codes,
     moving_vocabulary,
     sample_moving_splits,
     write_moving_folder,
 )
-from ngsan.data.synthetic.moving_wording import WORDINGS, all_moving_words
+from ngsan.data.synthetic.moving import (
+    ACTIONS,
+    OPPOSITES,
+    WORDINGS,
+    Doing,
+    Moving,
+    MovingScene,
+    actions,
+    all_moving_words,
+    read_doing,
+    sample_moving_captions,
+    sample_moving_scene,
+    sample_moving_scenes,
+    true_doings,
+)
+from ngsan.data.synthetic.render import render_moving
+from ngsan.data.synthetic.scenes import COLOURS, SHAPES
 
 SIDE = 0.2
 STILL = (0.5, 0.5, SIDE, SIDE)
@@ -212,7 +212,7 @@ def test_a_dataset_folder(tmp_path):
     assert len(moving_vocabulary()) == len(all_moving_words()) + 1
 
 
-def test_thinned_scenes_keep_what_is_left(scenes):
-    short = scenes[0].thinned([0, 3, 7])
+def test_selected_scenes_keep_what_is_left(scenes):
+    short = scenes[0].select([0, 3, 7])
     assert short.frames == 3
     assert [short.at(frame) for frame in range(3)] == [scenes[0].at(frame) for frame in (0, 3, 7)]

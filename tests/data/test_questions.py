@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngsan.data.question_set import QuestionSet
+from ngsan.data.question_set import QuestionSet, ResidentQuestions
 from ngsan.data.questions import (
     ANSWERS,
     QUESTIONS,
@@ -17,10 +17,9 @@ from ngsan.data.questions import (
     read_questions,
     write_questions,
 )
-from ngsan.data.resident_questions import ResidentQuestions
 from ngsan.data.store import Regions
 from ngsan.data.store_writer import StoreWriter
-from ngsan.data.word_vectors import read_vectors
+from ngsan.data.text_files import read_vectors
 from ngsan.text.answers import answer_accuracy
 
 RECORDS = [
@@ -49,7 +48,7 @@ def test_what_is_written_is_read(folder):
     assert list(read_questions(folder)) == RECORDS
     with pytest.raises(ValueError, match="exists already"):
         write_questions(folder, RECORDS)
-    with pytest.raises(ValueError, match="question 1 comes twice"):
+    with pytest.raises(ValueError, match="question 1 occurs twice"):
         write_questions(folder, [RECORDS[0], RECORDS[0]], overwrite=True)
     assert list(read_questions(folder)) == RECORDS
     assert not list(folder.glob("*.partial"))
@@ -81,7 +80,7 @@ def test_answers_to_choose_from():
 
 
 def test_a_batch_says_what_people_said(folder):
-    found = QuestionSet(folder, "train", longest=5)
+    found = QuestionSet(folder, "train", max_length=5)
     batch = found.batch([0, 2], size=3)
     assert batch.real.tolist() == [True, True, False]
     assert found.words.decode(batch.words[0].tolist()) == ["what", "is", "red"]
@@ -126,7 +125,7 @@ def test_what_cannot_be_learned_from_is_named(folder):
     more = [*RECORDS, Question("6", "10", "train", "Where?", ("here",) * 10)]
     words, answers = ((folder / name).read_bytes() for name in (WORDS, ANSWERS))
     write_questions(folder, more, overwrite=True)
-    with pytest.raises(ValueError, match="there is no vocabulary"):
+    with pytest.raises(ValueError, match="no vocabulary"):
         QuestionSet(folder, "train")
     (folder / WORDS).write_bytes(words)
     (folder / ANSWERS).write_bytes(answers)
@@ -160,12 +159,12 @@ def test_word_vectors(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("red 1 2\n", r":1: a word and 3 numbers should stand there, and 2"),
-        ("red 1 2 3 4 5\n", r":1: a word and 3 numbers"),
+        ("red 1 2\n", r":1: expected a word and 3 numbers, not 2"),
+        ("red 1 2 3 4 5\n", r":1: expected a word and 3 numbers"),
         ("blue 1 2 3\nred 1 x 3\n", r":2: could not convert"),
         ("blue 1 2 3\nred 1 nan 3\n", r":2: a number of 'red' is not finite"),
-        ("red 1 2 3\n\nblue 1 2\n", r":3: a word and 3 numbers should stand there, and 3 parts"),
-        ("blue 1 2 3\n", "of none of 1 words"),
+        ("red 1 2 3\n\nblue 1 2\n", r":3: expected a word and 3 numbers, not 3 parts"),
+        ("blue 1 2 3\n", "has none of the 1 words"),
     ],
 )
 def test_damaged_word_vectors(tmp_path, text, message):

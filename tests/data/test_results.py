@@ -8,8 +8,14 @@ import zipfile
 import pytest
 
 from ngsan.data.captions import ImageCaptions, write_captions
-from ngsan.data.results import read_image_ids, read_references, read_results, write_results
-from ngsan.data.submission import IMAGES, check_submission
+from ngsan.data.results import (
+    IMAGES,
+    check_submission,
+    read_image_ids,
+    read_references,
+    read_results,
+    write_results,
+)
 
 CAPTIONS = {
     "391895": "A man, on a bike.",
@@ -80,12 +86,12 @@ def test_names_of_the_image(tmp_path, entry, identity):
         ("r.json", " \n\n", "is empty"),
         ("r.jsonl", "", "is empty"),
         ("r.csv", "", "is empty"),
-        ("r.json", "[]", "no caption in it"),
-        ("r.csv", "image_id,caption\n", "no caption in it"),
+        ("r.json", "[]", "no captions"),
+        ("r.csv", "image_id,caption\n", "no captions"),
         ("r.json", '{"images": [], "annotations": []}', "is a JSON object"),
         ("r.json", '[{"image_id": 1, "caption": "a"}', "r.json: byte 32: .*ends too early"),
         ("r.json", '[{"image_id": 1, "capt', "ends too early"),
-        ("r.json", '[{"image_id": 1, "caption": "a"}] x', "more text"),
+        ("r.json", '[{"image_id": 1, "caption": "a"}] x', "trailing garbage"),
         (
             "r.jsonl",
             '{"image_id": 1, "caption": "a"}\n{"image',
@@ -102,7 +108,7 @@ def test_names_of_the_image(tmp_path, entry, identity):
         ("r.json", '[{"image_id": 1.5, "caption": "a"}]', "entry 1: wrong id"),
         ("r.json", '[{"image_id": true, "caption": "a"}]', "entry 1: wrong id"),
         ("r.json", '[{"image_id": "", "caption": "a"}]', "entry 1: wrong id"),
-        ("r.json", '[{"image_id": 1, "caption": "\\ud800"}]', "half a surrogate pair"),
+        ("r.json", '[{"image_id": 1, "caption": "\\ud800"}]', "lone surrogate"),
         ("r.csv", "name,text\na,b\n", "must name the columns 'image_id' and 'caption'"),
         ("r.csv", "image_id,caption\n1,a,b\n", "r.csv:2: wrong number of fields"),
         ("r.csv", 'image_id,caption\n1,"a\n', "never closed"),
@@ -203,7 +209,7 @@ def test_references_of_a_dataset_folder(tmp_path):
     assert read_references(lines, split="train") == {"1": ["a", "b"]}
     with pytest.raises(ValueError, match="no image of split val"):
         read_references(tmp_path, split="val")
-    with pytest.raises(ValueError, match="'best' is no split"):
+    with pytest.raises(ValueError, match="'best' is not a split"):
         read_references(tmp_path, split="best")
 
 
@@ -248,13 +254,13 @@ def test_wrong_references(tmp_path, text, message):
 
 
 def test_a_split_that_the_file_does_not_tell(tmp_path):
-    with pytest.raises(ValueError, match="knows no split 'test'"):
+    with pytest.raises(ValueError, match="has no split 'test'"):
         read_references(write(tmp_path / "a.json", COCO), split="test")
     table = write(tmp_path / "t.csv", "image,caption,split\n1,a,val\n2,b,\n")
     with pytest.raises(ValueError, match="t.csv:3 .image 2.: it has no split"):
         read_references(table, split="val")
     table = write(tmp_path / "t.csv", "image,caption,split\n1,a,val\n2,b,most\n")
-    with pytest.raises(ValueError, match="t.csv:3 .image 2.: 'most' is no split"):
+    with pytest.raises(ValueError, match="t.csv:3 .image 2.: 'most' is not a split"):
         read_references(table, split="val")
 
 
@@ -359,7 +365,7 @@ def test_archives(tmp_path, small):
     problems = check_submission(path, images).problems
     assert len(problems) == 2
     assert all(OTHER in line for line in problems)
-    with pytest.raises(ValueError, match="does not tell which of val2014, test2014"):
+    with pytest.raises(ValueError, match="its name has none of val2014, test2014"):
         check_submission(path, write(tmp_path / "images.json", {"images": [{"id": 1}]}))
 
 
@@ -370,7 +376,7 @@ def test_archives(tmp_path, small):
         ({NAME: GOOD, OTHER: GOOD}, "3 images instead of 2"),
         ({NAME: GOOD, f"x/{OTHER}": GOOD[:2]}, "file not at the top: .*x/captions"),
         ({NAME: GOOD, OTHER: GOOD[:2], "notes.txt": ""}, "unexpected file: .*notes.txt"),
-        ({NAME: GOOD, OTHER.replace("ours", "mine"): GOOD[:2]}, "named in two ways"),
+        ({NAME: GOOD, OTHER.replace("ours", "mine"): GOOD[:2]}, "algorithm has two names"),
     ],
 )
 def test_problems_of_archives(tmp_path, small, members, message):
@@ -388,7 +394,7 @@ def test_a_pipe_is_refused_rather_than_read_half(tmp_path):
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(ValueError, match="no file that can be read twice"):
+    with pytest.raises(ValueError, match="cannot be read twice"):
         read_results(pipe)
 
 
@@ -401,7 +407,7 @@ def test_references_of_two_files_are_not_merged(tmp_path, names):
 
 
 def test_results_are_written_once_an_image(tmp_path):
-    with pytest.raises(ValueError, match="image 7 comes twice"):
+    with pytest.raises(ValueError, match="image 7 occurs twice"):
         write_results(tmp_path / "r.json", {"007": "a dog", "7": "a cat"})
     write_results(tmp_path / "r.json", {7: "a dog"})
     assert read_results(tmp_path / "r.json") == {"7": "a dog"}

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from ngsan.atomic_io import read_sealed, seal
 from ngsan.data import shards
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
@@ -182,14 +183,14 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"features": np.zeros((0, 5))}, "no regions"),
+            ({"features": np.zeros((0, 5))}, "not .regions, width. of at least one"),
             ({"features": np.zeros((3, 4))}, "4 wide, those of the images before are 5 wide"),
-            ({"features": np.zeros(5)}, r"must be \(regions, width\), not \(5,\)"),
-            ({"features": np.zeros((3, 5), int)}, "floating point, not int64"),
-            ({"features": np.full((3, 5), np.nan)}, "feature 0 of region 0 is nan, not finite"),
-            ({"features": np.eye(3, 5) * 65_520.0}, "65520.0, more than float16 can hold, 65504"),
-            ({"features": np.eye(3, 5, 1) * -1e9}, "feature 1 of region 0 is -1000000000.0, more"),
-            ({"features": np.full((3, 5), np.inf)}, "is inf, not finite"),
+            ({"features": np.zeros(5)}, r"are \(5,\), not \(regions, width\)"),
+            ({"features": np.zeros((3, 5), int)}, "are int64, not floating point"),
+            ({"features": np.full((3, 5), np.nan)}, "feature 0 of region 0 is nan"),
+            ({"features": np.eye(3, 5) * 65_520.0}, "is 65520; float16 holds up to 65504"),
+            ({"features": np.eye(3, 5, 1) * -1e9}, "feature 1 of region 0 is -1e.09; float16"),
+            ({"features": np.full((3, 5), np.inf)}, "region 0 is inf"),
             ({"boxes": None}, "no boxes, unlike the images before"),
             ({"boxes": np.full((2, 4), 0.5)}, r"must be \(3, 4\), one for each region"),
             ({"boxes": np.full((3, 4), [0.5, 0.5, 0.0, 0.1])}, "box 0 .* above 0"),
@@ -245,9 +246,9 @@ class TestBadInput:
 
 class TestFolder:
     def test_no_store(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="there is no folder"):
+        with pytest.raises(FileNotFoundError, match="folder not found"):
             FeatureStore(tmp_path / "nowhere")
-        with pytest.raises(FileNotFoundError, match="there is no feature store in"):
+        with pytest.raises(FileNotFoundError, match="no feature store in"):
             FeatureStore(tmp_path)
 
     def test_an_existing_store_is_replaced_only_on_demand(self, tmp_path):
@@ -315,7 +316,7 @@ class TestDamage:
         write_store(tmp_path)
         path = tmp_path / "features" / "manifest.json"
         path.write_text(path.read_text().replace("\n ", "\n\t", 1))
-        assert json.loads(path.read_text())["format"] == 1
+        assert json.loads(path.read_text())["format"] == 2
         with pytest.raises(ValueError, match=r"manifest.json is damaged"):
             FeatureStore(tmp_path)
 
@@ -325,7 +326,7 @@ class TestDamage:
         store = FeatureStore(tmp_path)
         path = tmp_path / "features" / name
         path.write_bytes(path.read_bytes()[:-3])
-        with pytest.raises(ValueError, match=f"{name} has .* bytes in place of"):
+        with pytest.raises(ValueError, match=f"{name} has .* bytes instead of"):
             FeatureStore(tmp_path)
         assert name in store.verify()[0]
         path.unlink()
@@ -342,8 +343,8 @@ class TestDamage:
     def test_another_format(self, tmp_path):
         write_store(tmp_path)
         path = tmp_path / "features" / "manifest.json"
-        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-        with pytest.raises(ValueError, match="of format 2; this version of ngsan reads format 1"):
+        path.write_text(seal({**read_sealed(path), "format": 1}))
+        with pytest.raises(ValueError, match="has format 1; this version of ngsan reads format 2"):
             FeatureStore(tmp_path)
 
     @pytest.mark.parametrize("length", [0, 5, 8, 40, 300, -1])
@@ -380,7 +381,7 @@ def kill_at(monkeypatch, step, *, after):
     save = shards.save_file
     monkeypatch.setattr(shards, "save_file", deadly(save))
     monkeypatch.setattr(os, "fsync", deadly(os.fsync))
-    for name in ("rename", "unlink", "mkdir"):
+    for name in ("rename", "replace", "unlink", "mkdir"):
         monkeypatch.setattr(Path, name, deadly(getattr(Path, name)))
 
 

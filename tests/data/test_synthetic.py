@@ -4,24 +4,21 @@ import random
 import pytest
 import torch
 
-from ngsan.data.synthetic import (
+from ngsan.data.synthetic.folders import FEATURE_DIM, appearance, scene_vocabulary, scenes_to_batch
+from ngsan.data.synthetic.render import render
+from ngsan.data.synthetic.scenes import (
     FAMILIES,
-    FEATURE_DIM,
     Scene,
     Thing,
     read_claim,
     relation,
-    render,
     sample_captions,
     sample_scene,
     sample_scenes,
-    scene_vocabulary,
-    scenes_to_batch,
     true_claims,
 )
-from ngsan.data.synthetic.tensors import appearance
 
-SCENES = list(sample_scenes(300, fewest=2, most=5, seed=7))
+SCENES = list(sample_scenes(300, min_objects=2, max_objects=5, seed=7))
 
 BIG, SMALL = (0.5, 0.5, 0.4, 0.4), (0.5, 0.5, 0.1, 0.1)
 
@@ -102,9 +99,9 @@ def test_scenes_are_sound():
 
 
 def test_a_seed_decides_the_scenes_and_a_longer_series_begins_the_same():
-    again = list(sample_scenes(400, fewest=2, most=5, seed=7))
+    again = list(sample_scenes(400, min_objects=2, max_objects=5, seed=7))
     assert again[:300] == SCENES
-    assert list(sample_scenes(300, fewest=2, most=5, seed=8)) != SCENES
+    assert list(sample_scenes(300, min_objects=2, max_objects=5, seed=8)) != SCENES
 
 
 def test_captions_are_true_varied_and_readable():
@@ -128,7 +125,7 @@ def test_false_and_foreign_captions_are_seen_through():
 
 def test_directions_are_as_likely_as_their_opposites():
     counts = dict.fromkeys(FAMILIES["direction"], 0)
-    for scene in sample_scenes(2000, fewest=2, most=2, seed=3):
+    for scene in sample_scenes(2000, min_objects=2, max_objects=2, seed=3):
         a, b = (thing.box for thing in scene.things)
         word = relation(a, b, "direction")
         if word:
@@ -168,7 +165,7 @@ def test_batches_hold_scenes_and_captions():
 
 def test_scenes_of_wrong_size_are_errors():
     with pytest.raises(ValueError, match="2 to 6 objects, not 3 to 7"):
-        sample_scene(random.Random(0), fewest=3, most=7)
+        sample_scene(random.Random(0), min_objects=3, max_objects=7)
     with pytest.raises(ValueError, match="unknown family"):
         relation(BIG, SMALL, "colour")
     with pytest.raises(ValueError, match="no relation word"):

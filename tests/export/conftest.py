@@ -1,4 +1,4 @@
-"""A small network in the place of the backbones', and small limits for what is rounded."""
+"""A small backbone, and a small limit for the size of quantized matrices."""
 
 import pytest
 
@@ -9,6 +9,6 @@ from tests.export.worlds import STAGES
 def small_network():
     """Fewer layers than any EfficientNet has, and matrices that are rounded though small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngsan.vision.efficientnet.STAGES", STAGES)
-        patch.setattr("ngsan.models.rounded.FEWEST", 500)
+        patch.setattr("ngsan.vision.backbone.STAGES", STAGES)
+        patch.setattr("ngsan.models.quantize.MIN_SIZE", 500)
         yield

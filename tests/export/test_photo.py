@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+import ngsan
 from ngsan.__main__ import main
-from ngsan.export import OnnxModel, export_captioner
-from ngsan.light import LightCaptioner, LightModel
-from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, FILES, cell_boxes
-from ngsan.models.saved_captioner import load_captioner
-from ngsan.predict import Predictor, TorchModel
+from ngsan.export.checking import onnx_logits, torch_logits
+from ngsan.export.write import export_model
+from ngsan.models.checkpoint import load_model
+from ngsan.predict.backend_onnx import OnnxBackend
+from ngsan.predict.captioner import Captioner
+from ngsan.predict.manifest import BACKBONE, DECODER, ENCODER, FILES, cell_boxes
 from ngsan.vision.backbone import build_backbone
-from tests.export.worlds import CHANNELS, PHOTO, VOCABULARY, make_model, pixels, random_images, walk
+from tests.export.worlds import CHANNELS, PHOTO, make_model, pixels, random_images
+
+pytestmark = pytest.mark.slow
+"""Packed models of photographs, in test_pack, take the same way through the code."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +26,7 @@ def exported(tmp_path_factory):
     """A model folder and its export."""
     folder = tmp_path_factory.mktemp("photo")
     model = make_model(folder / "model", **PHOTO)
-    report = export_captioner(model, folder / "export")
+    report = export_model(model, folder / "export")
     assert report.difference < 1e-4
     return model, folder / "export"
 
@@ -33,53 +38,44 @@ def test_the_folder_has_a_third_graph(exported):
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_features_and_logits_are_those_of_torch(count, exported):
     model, folder = exported
-    captioner = load_captioner(model)[0]
+    captioner = load_model(model, "captioning")[0]
     images = random_images(count, seed=count)
     with torch.inference_mode():
         wanted = captioner.encoder.backbone(images)
     boxes = captioner.encoder.backbone.cell_boxes().expand(count, -1, -1)
-    other, light = OnnxModel(folder, threads=1), LightModel(folder, threads=1)
-    for features, places in (
-        other.describe(images),
-        map(torch.from_numpy, map(np.array, light.describe(pixels(images)))),
-    ):
-        torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-4)
-        assert torch.equal(places, boxes)
+    backend = OnnxBackend(folder, threads=1)
+    features, places = backend.describe(pixels(images))
+    np.testing.assert_allclose(features, wanted.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(places, boxes.numpy())
     given = (images, None, None)
-    expected, found = (walk(one, given) for one in (TorchModel(captioner), other))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    expected, found = torch_logits(captioner, given), onnx_logits(backend, given)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_captions_are_the_same_three_ways(exported):
+def test_captions_are_those_of_torch(exported):
     model, folder = exported
     images = random_images(6, seed=5)
-    captioner, _, vocabulary = load_captioner(model)
-    onnx = OnnxModel(folder, threads=1)
-    wanted = Predictor(captioner, vocabulary).caption(images)
-    light = LightCaptioner.open(folder, threads=1)
-    regions = light.model.describe(pixels(images))
-    assert regions[0].shape == (6, 4, CHANNELS)
-    for found in (Predictor(onnx, vocabulary).caption(images), light.caption(*regions)):
-        for ours, theirs in zip(found, wanted, strict=True):
-            assert ours[0].text == theirs[0].text
-            assert ours[0].score == pytest.approx(theirs[0].score, abs=1e-3)
-
-
-def test_numbers_from_0_to_1_are_images_as_well(exported):
-    model = OnnxModel(exported[1], threads=1)
-    images = random_images(2)
-    features, _ = model.describe(images)
-    assert torch.equal(model.describe(images / 255)[0], features)
+    captioner, _, companions = load_model(model, "captioning")
+    vocabulary = companions["vocabulary"]
+    wanted = Captioner.from_model(captioner, vocabulary).caption_regions(images)
+    backend = OnnxBackend(folder, threads=1)
+    features, boxes = backend.describe(pixels(images))
+    assert features.shape == (6, 4, CHANNELS)
+    for ours, theirs in zip(
+        Captioner(backend).caption_regions(features, boxes), wanted, strict=True
+    ):
+        assert ours.text == theirs.text
+        assert ours.score == pytest.approx(theirs.score, abs=1e-3)
 
 
 def test_no_images(exported):
-    images = random_images(1)[:0]
-    light = LightCaptioner.open(exported[1])
-    features, boxes = light.model.describe(pixels(images))
+    nothing = pixels(random_images(1))[:0]
+    captioner = ngsan.load(exported[1])
+    features, boxes = captioner.backend.describe(nothing)
     assert features.shape == (0, 4, CHANNELS)
     assert boxes.shape == (0, 4, 4)
-    assert light.caption(features, boxes) == []
-    assert Predictor(OnnxModel(exported[1]), VOCABULARY).caption(images) == []
+    assert captioner.caption_regions(features, boxes) == captioner.caption([]) == []
+    assert captioner.caption_pixels(nothing) == []
 
 
 @pytest.mark.parametrize(
@@ -93,9 +89,7 @@ def test_no_images(exported):
 )
 def test_wrong_images_are_refused(images, exported):
     with pytest.raises(ValueError, match=r"images must be \(images, 64, 64, 3\) uint8, not"):
-        LightModel(exported[1]).describe(images)
-    with pytest.raises(ValueError, match=r"images must be \(images, 3, 64, 64\), not"):
-        OnnxModel(exported[1]).describe(torch.zeros(1, 64, 64, 3))
+        OnnxBackend(exported[1]).describe(images)
 
 
 @pytest.mark.parametrize("name", [BACKBONE, ENCODER, DECODER])
@@ -104,10 +98,10 @@ def test_missing_and_damaged_graphs(name, exported, tmp_path):
     content = (folder / name).read_bytes()
     (folder / name).unlink()
     with pytest.raises(ValueError, match=f"is not an export: {name} missing"):
-        LightModel(folder)
+        OnnxBackend(folder)
     (folder / name).write_bytes(content[:-1])
     with pytest.raises(ValueError, match=f"{name} is damaged or from another export"):
-        LightModel(folder)
+        OnnxBackend(folder)
 
 
 @pytest.mark.parametrize("size", [32, 64, 256])
@@ -126,12 +120,14 @@ def test_eight_bits_and_the_command(exported, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ngsan.export.write.write_graphs", write_graphs)
     target = tmp_path / "small"
     for _ in range(2):  # it may take its own place
-        assert main(["export", str(exported[0]), "--to", str(target), "--precision", "int8"]) == 0
+        assert (
+            main(["export", str(exported[0]), "--output", str(target), "--precision", "int8"]) == 0
+        )
     assert "captions of random images" in " ".join(capsys.readouterr().out.split())
     images = random_images(3)
-    exact, rounded = (OnnxModel(one, threads=1) for one in (exported[1], target))
-    assert torch.equal(exact.describe(images)[0], rounded.describe(images)[0])
-    given = (images, None, None)
-    both = torch.stack([walk(one, given).flatten() for one in (exact, rounded)])
-    assert not torch.equal(*both)
-    assert torch.corrcoef(both)[0, 1] > 0.99
+    exact, rounded = (OnnxBackend(one, threads=1) for one in (exported[1], target))
+    squares = pixels(images)
+    assert np.array_equal(exact.describe(squares)[0], rounded.describe(squares)[0])
+    both = [onnx_logits(one, (images, None, None)).ravel() for one in (exact, rounded)]
+    assert not np.array_equal(*both)
+    assert np.corrcoef(both)[0, 1] > 0.99

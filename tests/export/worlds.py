@@ -4,9 +4,9 @@ import torch
 
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
-from ngsan.models.saved_captioner import save_captioner
+from ngsan.models.checkpoint import save_model
 from ngsan.text.vocabulary import Vocabulary
-from ngsan.vision.efficientnet import Stage
+from ngsan.vision.backbone import Stage
 
 VOCABULARY = Vocabulary([f"word{index}" for index in range(40)])
 
@@ -39,7 +39,9 @@ def make_model(folder, seed=1, **keys):
             module.running_var.uniform_(0.3, 2)
             torch.nn.init.uniform_(module.weight, 0.5, 2)
             torch.nn.init.normal_(module.bias, std=0.3)
-    save_captioner(folder, captioner, config, VOCABULARY, metrics={"CIDEr": 1.5}, task="trying")
+    save_model(
+        folder, captioner, config, {"vocabulary": VOCABULARY}, metrics={"CIDEr": 1.5}, task="trying"
+    )
     return folder
 
 
@@ -58,18 +60,3 @@ def random_images(count, seed=0, size=64):
 def pixels(images):
     """The same as arrays (count, size, size, 3)."""
     return images.permute(0, 2, 3, 1).contiguous().numpy()
-
-
-def walk(model, given, width=3, longest=4):
-    """Logits along random words of captions that go on from one another."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.inference_mode():
-        steps = model.steps(*given)
-        steps.start(width, longest)
-        shape, logits = (len(given[0]), width), []
-        words = torch.zeros(shape, dtype=torch.long)
-        for _ in range(longest):
-            logits.append(steps.step(words).clone())
-            words = torch.randint(len(VOCABULARY), shape, generator=generator)
-            steps.reorder(torch.randint(width, shape, generator=generator))
-    return torch.stack(logits)

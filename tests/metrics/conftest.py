@@ -7,6 +7,17 @@ from pathlib import Path
 
 import pytest
 
+
+@pytest.fixture(scope="session", autouse=True)
+def meteor_index(request, tmp_path_factory):
+    """Keeps METEOR's index of paraphrases between test runs, away from the user's cache."""
+    cache = getattr(request.config, "cache", None)
+    folder = cache.mkdir("ngsan") if cache else tmp_path_factory.mktemp("ngsan")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NGSAN_CACHE", str(folder))
+        yield
+
+
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "coco"
 
 

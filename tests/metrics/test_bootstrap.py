@@ -7,7 +7,7 @@ import pytest
 
 from ngsan.metrics import bootstrap
 from ngsan.metrics.bleu import Bleu
-from ngsan.metrics.metric import mean_of_rows, rows_of_values
+from ngsan.metrics.captions import MeanMetric, rows_of_values
 
 
 def bleu_rows(images, seed, quality=0.6):
@@ -22,7 +22,7 @@ def bleu_rows(images, seed, quality=0.6):
 
 def test_intervals_equal_a_naive_loop(monkeypatch):
     rows = [bleu_rows(40, 1), rows_of_values(np.random.default_rng(2).normal(size=40))]
-    scores = [Bleu().score, mean_of_rows]
+    scores = [Bleu().score, MeanMetric().score]
     found = bootstrap.intervals(rows, scores, resamples=300, level=0.9, seed=7)
     random = np.random.default_rng([7, 0])
     draws = [random.integers(40, size=40) for _ in range(300)]
@@ -31,7 +31,7 @@ def test_intervals_equal_a_naive_loop(monkeypatch):
         expected = np.quantile(samples, [0.05, 0.95], axis=0).T
         np.testing.assert_allclose(ends, expected, rtol=1e-12)
     # However little is held at a time.
-    monkeypatch.setattr(bootstrap, "_AT_ONCE", 300)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 300)
     again = bootstrap.intervals(rows, scores, resamples=300, level=0.9, seed=7)
     for ends, expected in zip(again, found, strict=True):
         np.testing.assert_allclose(ends, expected, rtol=1e-12)
@@ -66,17 +66,17 @@ def test_p_is_that_of_all_swaps_of_few_images():
     means = [np.mean(sign * (a - b)) for sign in itertools.product((1, -1), repeat=8)]
     exact = np.mean(np.abs(means) >= abs(np.mean(a - b)) - 1e-12)
     (found,) = bootstrap.compare(
-        [rows_of_values(a)], [rows_of_values(b)], [mean_of_rows], resamples=20_000
+        [rows_of_values(a)], [rows_of_values(b)], [MeanMetric().score], resamples=20_000
     )
     assert found.p[0] == pytest.approx(exact, abs=4 * np.sqrt(exact / 20_000))
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     random = np.random.default_rng(5)
     covered = 0
     for seed in range(400):
         rows = rows_of_values(random.gamma(4.0, size=100))
-        ((ends,),) = bootstrap.intervals([rows], [mean_of_rows], resamples=200, seed=seed)
+        ((ends,),) = bootstrap.intervals([rows], [MeanMetric().score], resamples=200, seed=seed)
         covered += ends[0] <= 4.0 <= ends[1]
     assert 0.90 <= covered / 400 <= 0.98
 
@@ -87,14 +87,14 @@ def test_p_is_uniform_when_systems_are_alike():
     for seed in range(400):
         common = random.normal(size=60)
         a, b = (rows_of_values(common + random.gamma(2.0, size=60)) for _ in range(2))
-        (found,) = bootstrap.compare([a], [b], [mean_of_rows], resamples=99, seed=seed)
+        (found,) = bootstrap.compare([a], [b], [MeanMetric().score], resamples=99, seed=seed)
         p.append(found.p[0])
     for level in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9):
         assert np.mean(np.array(p) <= level) == pytest.approx(level, abs=0.08)
     assert np.mean(np.array(p) <= 0.05) < 0.09
 
 
-def test_same_system_differs_from_itself_in_nothing():
+def test_a_system_does_not_differ_from_itself():
     rows = bleu_rows(20, 1)
     (found,) = bootstrap.compare([rows], [rows], [Bleu().score], resamples=50)
     assert (found.p == 1).all()
@@ -102,18 +102,18 @@ def test_same_system_differs_from_itself_in_nothing():
     assert (found.intervals == 0).all()
 
 
-def test_clear_difference_has_the_least_p_and_a_sign():
+def test_clear_difference_has_the_minimum_p():
     values = np.random.default_rng(0).normal(size=200)
     a, b = rows_of_values(values + 1), rows_of_values(values)
-    (found,) = bootstrap.compare([a], [b], [mean_of_rows], resamples=99)
+    (found,) = bootstrap.compare([a], [b], [MeanMetric().score], resamples=99)
     assert found.p.tolist() == [0.01]
     np.testing.assert_allclose(found.differences, [1])
     np.testing.assert_allclose(found.intervals, [[1, 1]])
-    (back,) = bootstrap.compare([b], [a], [mean_of_rows], resamples=99)
+    (back,) = bootstrap.compare([b], [a], [MeanMetric().score], resamples=99)
     np.testing.assert_allclose(back.differences, [-1])
 
 
-def test_seed_decides():
+def test_seed_determines_the_result():
     rows = [bleu_rows(30, 1)]
     one, same, other = (
         bootstrap.intervals(rows, [Bleu().score], resamples=50, seed=seed)[0] for seed in (1, 1, 2)
@@ -126,10 +126,10 @@ def test_seed_decides():
     ("options", "message"),
     [
         ({"resamples": 0}, "resamples is 0"),
-        ({"level": 95}, "level is 95; give a share"),
+        ({"level": 95}, "level is 95, but must be between"),
     ],
 )
-def test_impossible_settings_are_refused(options, message):
+def test_invalid_settings_are_rejected(options, message):
     rows = [bleu_rows(3, 1)]
     with pytest.raises(ValueError, match=message):
         bootstrap.intervals(rows, [Bleu().score], **options)
@@ -137,6 +137,6 @@ def test_impossible_settings_are_refused(options, message):
         bootstrap.compare(rows, rows, [Bleu().score], **options)
 
 
-def test_other_images_are_refused():
+def test_other_images_are_rejected():
     with pytest.raises(ValueError, match="shapes .3, 10. and .4, 10."):
         bootstrap.compare([bleu_rows(3, 1)], [bleu_rows(4, 1)], [Bleu().score])

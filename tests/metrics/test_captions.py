@@ -45,21 +45,21 @@ def test_words_and_their_tokenizer():
     ("hypotheses", "references", "message"),
     [
         ({}, {}, "no images to score"),
-        ({"1": "a"}, {"1": ["a"], "2": ["a"]}, r"1 image\(s\) have references and no caption: '2'"),
+        ({"1": "a"}, {"1": ["a"], "2": ["a"]}, r"1 image\(s\) have references but no caption: '2'"),
         (dict.fromkeys("abcd", "x"), {"d": ["a"]}, r"3 image\(s\) have a caption.*'a', 'b', 'c';"),
         ({"1": "a"}, {"1": []}, "image '1' has no reference"),
         ({"1": "a"}, {"1": "a dog"}, "image '1' are one string"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(hypotheses, references, message):
+def test_invalid_captions_are_rejected(hypotheses, references, message):
     with pytest.raises(ValueError, match=message):
         TokenizedCaptions.tokenize(hypotheses, references)
 
 
-def test_wrong_parts_are_refused():
-    with pytest.raises(ValueError, match="2 ids, 1 captions and the references of 1 images"):
+def test_wrong_parts_are_rejected():
+    with pytest.raises(ValueError, match="2 ids, 1 captions and references for 1 images"):
         TokenizedCaptions(("1", "2"), (("a",),), ((("a",),),))
-    with pytest.raises(ValueError, match="image '1' is there twice"):
+    with pytest.raises(ValueError, match="image '1' occurs twice"):
         TokenizedCaptions(("1", "1"), (("a",), ()), ((("a",),), ((),)))
 
 
@@ -70,6 +70,6 @@ def test_ngrams_are_counted_once():
     assert captions.ngrams(end=True) is not captions.ngrams()
 
 
-def test_captions_that_are_not_cut_into_words_are_refused():
-    with pytest.raises(ValueError, match="not cut into words"):
+def test_untokenized_captions_are_rejected():
+    with pytest.raises(ValueError, match="not tokenized"):
         TokenizedCaptions(("1",), ("a dog",), (("a dog",),))

@@ -136,14 +136,14 @@ def test_what_pycocoevalcap_cannot_score_is_zero():
 
 
 @pytest.mark.parametrize("images", [3, 10, 49, 93, 113])
-def test_what_all_images_have_weighs_exactly_nothing(images):
+def test_ngrams_of_all_images_have_exactly_zero_weight(images):
     captions = oracle.make([(("a",), (("a",),))] * images)
     assert (values(Cider(), captions) == 0).all()
     frequencies = DocumentFrequencies.count(captions.references)
     assert (values(CiderD(frequencies), captions) == 0).all()
 
 
-def test_frequencies_counted_otherwise_are_refused():
+def test_frequencies_with_another_end_are_rejected():
     frequencies = DocumentFrequencies.count([[("a",)]], end=True)
     with pytest.raises(ValueError, match="end=True and the metric has end=False"):
         CiderD(frequencies)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngsan.metrics.diversity import Diversity, measure_diversity
-from ngsan.text.endings import BAD_ENDINGS
+from ngsan.text.vocabulary import BAD_ENDINGS
 
 CAPTIONS = [
     ["a", "dog", "on", "a"],
@@ -20,8 +20,8 @@ def test_counted_by_hand():
     assert measure_diversity(CAPTIONS, [["a", "dog"], ["a", "cat"]]) == Diversity(
         captions=5,
         mean_length=9 / 5,
-        shortest=0,
-        longest=4,
+        min_length=0,
+        max_length=4,
         vocabulary=4,
         distinct=4 / 5,
         novel=3 / 5,
@@ -31,7 +31,7 @@ def test_counted_by_hand():
     )
 
 
-def test_training_captions_may_be_none_or_no_caption():
+def test_empty_training_captions():
     assert measure_diversity(CAPTIONS).novel is None
     assert measure_diversity(CAPTIONS, []).novel == 1
     assert measure_diversity(CAPTIONS, iter(CAPTIONS)).novel == 0

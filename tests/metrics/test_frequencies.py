@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngsan.metrics.frequencies import DocumentFrequencies
+from ngsan.metrics.cider import DocumentFrequencies
 from tests.metrics.test_cider import frequencies_of
 
 few_words = st.lists(st.sampled_from(["a", "b", "c", "é", "犬"]), max_size=8)
@@ -53,18 +53,18 @@ def test_signature_is_that_of_the_scores():
     assert made.signature.startswith("3-")
 
 
-def test_wrong_files_are_refused(tmp_path):
+def test_wrong_files_are_rejected(tmp_path):
     text = tmp_path / "text.npz"
     text.write_text("no archive")
-    with pytest.raises(ValueError, match="text.npz holds no document frequencies"):
+    with pytest.raises(ValueError, match="text.npz has no document frequencies"):
         DocumentFrequencies.load(text)
     other = tmp_path / "other.npz"
     np.savez(other, a=np.zeros(3))
-    with pytest.raises(ValueError, match="other.npz holds no document frequencies .no counts_1."):
+    with pytest.raises(ValueError, match="other.npz has no document frequencies .no counts_1."):
         DocumentFrequencies.load(other)
     array = tmp_path / "array.npy"
     np.save(array, np.zeros(3))
-    with pytest.raises(ValueError, match="array.npy holds no document frequencies"):
+    with pytest.raises(ValueError, match="array.npy has no document frequencies"):
         DocumentFrequencies.load(array)
     good = tmp_path / "good.npz"
     DocumentFrequencies.count([[["a"]]]).save(good)
@@ -75,12 +75,12 @@ def test_wrong_files_are_refused(tmp_path):
         DocumentFrequencies.load(good)
     broken = tmp_path / "broken.npz"
     broken.write_bytes(good.read_bytes()[:500])
-    with pytest.raises(ValueError, match="broken.npz holds no document frequencies"):
+    with pytest.raises(ValueError, match="broken.npz has no document frequencies"):
         DocumentFrequencies.load(broken)
 
 
-def test_no_images_and_long_ngrams_are_refused():
+def test_no_images_and_long_ngrams_are_rejected():
     with pytest.raises(ValueError, match="no references to count"):
         DocumentFrequencies.count([])
-    with pytest.raises(ValueError, match="5 words; give 1 to 4"):
+    with pytest.raises(ValueError, match="5 words; pass 1 to 4"):
         DocumentFrequencies.count([[["a"]]])("abcde")

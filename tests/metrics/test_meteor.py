@@ -16,7 +16,7 @@ from pycocoevalcap.meteor.meteor import Meteor as Oracle
 
 from ngsan.metrics.captions import TokenizedCaptions
 from ngsan.metrics.meteor import Meteor
-from ngsan.metrics.report import score_captions
+from ngsan.metrics.scores import score_captions
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "meteor_scores.json").read_text("utf-8")
@@ -25,13 +25,8 @@ COMPARED = 300
 
 
 @pytest.fixture(scope="module")
-def meteor(request, tmp_path_factory):
-    """METEOR with its index of paraphrases kept from one test run to the next."""
-    cache = getattr(request.config, "cache", None)
-    folder = cache.mkdir("ngsan") if cache else tmp_path_factory.mktemp("ngsan")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NGSAN_CACHE", str(folder))
-        yield Meteor()
+def meteor():
+    return Meteor()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +99,7 @@ def test_set_equals_published_score(meteor, scored, published_scores):
     assert 100 * meteor.score(rows.sum(0))[0] == pytest.approx(published_scores["METEOR"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_published_captions_equal_the_program(meteor, oracle, scored):
     captions, rows = scored
     some = TokenizedCaptions(
@@ -122,7 +118,8 @@ def test_published_captions_equal_the_program(meteor, oracle, scored):
     assert meteor.score(rows[:COMPARED].sum(0))[0] == pytest.approx(whole, abs=1e-14)
 
 
-def test_people_against_each_other_equal_the_program(meteor, oracle, published):
+@pytest.mark.slow
+def test_human_captions_equal_the_program(meteor, oracle, published):
     _, references = published
     some = dict(list(references.items())[:COMPARED])
     captions = TokenizedCaptions.tokenize(
@@ -147,11 +144,12 @@ LINES = st.one_of(
 ).map(str.lower)
 
 
+@pytest.mark.slow
 @given(image=st.tuples(LINES, st.lists(LINES, min_size=1, max_size=3)))
 @example(image=("", [""]))
 @example(image=("a dog", ["", "a ||| dog", "a dog"]))
 @settings(
-    max_examples=250,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -160,6 +158,7 @@ def test_odd_captions_equal_the_program(meteor, oracle, image):
     assert meteor.statistics(captions).tolist() == ask(oracle, captions).tolist()
 
 
+@pytest.mark.slow
 def test_many_equal_words_equal_the_program(meteor, oracle):
     # Far more choices than the search keeps.
     rng = np.random.default_rng(0)

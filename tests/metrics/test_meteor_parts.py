@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngsan.metrics.meteor.alignment import Match, align, count_chunks
-from ngsan.metrics.meteor.matching import java_hash
-from ngsan.metrics.meteor.normalize import Normalizer
+from ngsan.metrics.meteor.matching import Match, align, count_chunks, java_hash
 from ngsan.metrics.meteor.paraphrases import ParaphraseTable
-from ngsan.metrics.meteor.resources import find_resources
-from ngsan.metrics.meteor.snowball import stem
+from ngsan.metrics.meteor.words import Normalizer, find_resources, stem
 
 STEMS = json.loads((Path(__file__).parents[1] / "golden" / "meteor_stems.json").read_text("utf-8"))
 
@@ -40,7 +37,7 @@ def test_java_hash(text, value):
     assert java_hash(text) == value
 
 
-def test_words_that_are_plain_skip_no_rule():
+def test_plain_words_skip_no_rule():
     normalizer = Normalizer({"dr": False, "no": True})
     for line in ("a dog", "  two   dogs ", "", "3 dogs at 5"):
         slow = normalizer.words(f"{line} \u00a0")  # a character that the quick way does not know
@@ -80,7 +77,7 @@ def every_choice(candidates):
     reference=st.lists(st.sampled_from("abc"), max_size=4),
 )
 @settings(deadline=None)
-def test_choice_has_most_words_and_then_fewest_chunks(caption, reference):
+def test_alignment_has_most_words_then_fewest_chunks(caption, reference):
     candidates = exact(caption, reference)
     chosen = align(candidates, len(caption))
     best = min((-len(choice), count_chunks(choice)) for choice in every_choice(candidates))
@@ -155,7 +152,7 @@ def test_table_equals_a_plain_search(tmp_path_factory, entries, captions):
     assert result == wanted
 
 
-def test_index_is_kept_and_mended(tmp_path, cache):
+def test_index_is_cached_and_repaired(tmp_path, cache):
     path = tmp_path / "table.gz"
     write_table(path, [("a b", "c"), ("c", "a b c"), ("a", "b")])
     first = ParaphraseTable.load(path)
@@ -197,5 +194,5 @@ def test_cache_folder(tmp_path, monkeypatch):
 
 def test_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'is not installed; .*pip install "ngsan\[metrics\]"'):
+    with pytest.raises(ValueError, match=r"is not installed: pip install 'ngsan\[metrics\]'"):
         find_resources()

@@ -17,7 +17,6 @@ from ngsan.metrics.reward import (
     Bleu4Reward,
     CiderDReward,
     MixedReward,
-    NgramDocuments,
     References,
 )
 
@@ -81,16 +80,16 @@ def plain_cider(words, references, split, *, sigma=6.0):
     return 10 * total / 4 / len(references)
 
 
-def as_tensor(hypotheses, longest, *, junk=0):
+def as_tensor(hypotheses, max_length, *, junk=0):
     """Pads captions; behind the boundary stands junk, which must not matter."""
     rows = []
     for words, ended in hypotheses:
         row = [*words, *([BOUNDARY] if ended else [])]
-        rows.append(row + [junk] * (longest - len(row)))
+        rows.append(row + [junk] * (max_length - len(row)))
     return torch.tensor(rows)
 
 
-def random_images(seed, images, *, vocab_size, longest=12, most=7):
+def random_images(seed, images, *, vocab_size, max_length=12, most=7):
     """References of images, and a caption that shares words with them."""
     rng = np.random.default_rng(seed)
     references, hypotheses = [], []
@@ -98,13 +97,13 @@ def random_images(seed, images, *, vocab_size, longest=12, most=7):
         words = rng.integers(1, vocab_size, size=rng.integers(2, 6))
         references.append(
             [
-                rng.choice(words, size=rng.integers(0, longest)).tolist()
+                rng.choice(words, size=rng.integers(0, max_length)).tolist()
                 for _ in range(rng.integers(1, most + 1))
             ]
         )
         words = np.append(words, rng.integers(1, vocab_size))
         ended = bool(rng.integers(4))
-        size = rng.integers(0, longest) if ended else longest
+        size = rng.integers(0, max_length) if ended else max_length
         hypotheses.append((rng.choice(words, size=size).tolist(), ended))
     return hypotheses, references
 
@@ -138,15 +137,15 @@ def test_cider_d_is_its_definition(references, split, hypotheses, data):
     end, own = data.draw(st.booleans()), data.draw(st.booleans())
     sigma = data.draw(st.sampled_from([6.0, 2.0]))
     hypotheses = hypotheses[: len(references)]
-    longest = max(1, *(len(words) + ended for words, ended in hypotheses))
-    hypotheses = [(words, ended or len(words) < longest) for words, ended in hypotheses]
+    max_length = max(1, *(len(words) + ended for words, ended in hypotheses))
+    hypotheses = [(words, ended or len(words) < max_length) for words, ended in hypotheses]
     options = {"vocab_size": 4, "end": end}
     reward = CiderDReward(
         References.build(references, **options),
-        document_frequencies=None if own else NgramDocuments.count(split, **options),
+        document_frequencies=None if own else References.build(split, **options).documents,
         sigma=sigma,
     )
-    captions = as_tensor(hypotheses, longest, junk=2)
+    captions = as_tensor(hypotheses, max_length, junk=2)
     found = reward(torch.arange(len(hypotheses)), captions).tolist()
 
     def closed(words, ended=True):
@@ -163,7 +162,7 @@ def test_cider_d_is_its_definition(references, split, hypotheses, data):
 def test_document_frequencies_of_another_split():
     _, split = random_images(3, 200, vocab_size=12)
     hypotheses, references = random_images(4, 20, vocab_size=12)
-    documents = NgramDocuments.count(split, vocab_size=12, end=True)
+    documents = References.build(split, vocab_size=12, end=True).documents
     prepared = References.build(references, vocab_size=12, end=True)
     captions = as_tensor(hypotheses, 12)
     found = CiderDReward(prepared, document_frequencies=documents)(torch.arange(20), captions)
@@ -180,7 +179,7 @@ def test_document_frequencies_of_another_split():
         )
     scorer.crefs, scorer.ctest = scorer.crefs[20:], scorer.ctest[20:]
     np.testing.assert_allclose(found, scorer.compute_cider()[-20:], rtol=0, atol=1e-5)
-    own = NgramDocuments.count(references, vocab_size=12, end=True)
+    own = References.build(references, vocab_size=12, end=True).documents
     torch.testing.assert_close(
         CiderDReward(prepared, document_frequencies=own)(torch.arange(20), captions),
         CiderDReward(prepared)(torch.arange(20), captions),
@@ -207,7 +206,7 @@ def test_equals_the_score_for_reports():
 
 @pytest.mark.parametrize("reward", [CiderDReward, Bleu4Reward])
 @pytest.mark.parametrize("most", [1, 3000, 20_000])
-def test_samples_and_parts_change_nothing(monkeypatch, reward, most):
+def test_scores_do_not_depend_on_batching(monkeypatch, reward, most):
     """Captions together are worth what they are worth alone, in parts of any size."""
     hypotheses, references = random_images(6, 30, vocab_size=8)
     score = reward(References.build(references, vocab_size=8, end=True))
@@ -215,7 +214,7 @@ def test_samples_and_parts_change_nothing(monkeypatch, reward, most):
     images = torch.tensor([4, 0, 4, 29, 7])
     samples = captions[torch.randint(30, (5, 6), generator=torch.Generator().manual_seed(0))]
     expected = torch.stack([score(images, samples[:, i]) for i in range(6)], dim=1)
-    monkeypatch.setattr(reward_module, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(reward_module, "MAX_ELEMENTS", most)
     found = score(images, samples)
     assert found.shape == (5, 6)
     torch.testing.assert_close(found, expected)
@@ -279,7 +278,7 @@ def test_captions_at_the_edges(end):
 
 
 @pytest.mark.parametrize("references", [[[[]]], [[[], []], [[]]], [[[1]], [[1]]]])
-def test_references_that_say_nothing(references):
+def test_references_without_words(references):
     prepared = References.build(references, vocab_size=3, end=False)
     captions = torch.tensor([[1, 1, 0], [0, 0, 0]])[: len(references)]
     images = torch.arange(len(references))
@@ -287,15 +286,15 @@ def test_references_that_say_nothing(references):
     assert Bleu4Reward(prepared)(images, captions).isfinite().all()
 
 
-@pytest.mark.parametrize("images", [*range(1, 40), 1001, 113_287])
-def test_what_every_image_has_is_worth_nothing(images):
-    """Not even a rounding error, which a cosine would make a whole point of."""
-    prepared = References.build([[[1, 2]]] * images, vocab_size=3, end=True)
-    found = CiderDReward(prepared)(torch.zeros(1, dtype=torch.long), torch.tensor([[1, 2, 0]]))
-    assert found.item() == 0
+def test_ngrams_of_every_image_have_no_weight():
+    """Not even a rounding error, which the cosine would scale up."""
+    for images in [*range(1, 40), 1001, 113_287]:
+        prepared = References.build([[[1, 2]]] * images, vocab_size=3, end=True)
+        found = CiderDReward(prepared)(torch.zeros(1, dtype=torch.long), torch.tensor([[1, 2, 0]]))
+        assert found.item() == 0, images
 
 
-def test_a_word_more_often_than_a_byte_counts():
+def test_counts_above_255():
     references = [[[1] * 300 + [2]], [[2]]]
     prepared = References.build(references, vocab_size=3, end=False)
     hypotheses = [([1] * 280, True), ([2], True)]
@@ -319,7 +318,7 @@ def test_nothing_is_read_back_from_the_device():
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_on_a_gpu_without_waiting_and_in_a_graph():
+def test_on_a_gpu_without_synchronisation_and_in_a_graph():
     hypotheses, references = random_images(8, 50, vocab_size=20)
     captions, images = as_tensor(hypotheses, 12), torch.arange(50)
     prepared = References.build(references, vocab_size=20, end=True)
@@ -350,16 +349,16 @@ def test_on_a_gpu_without_waiting_and_in_a_graph():
         ([[[1]], []], {}, "image 1 has no reference"),
         ([[[1, 9]]], {}, "from 1 to 9.*vocab_size 5"),
         ([[[1, -2]]], {}, "from -2 to 1"),
-        ([[[1, 0]]], {}, "holds the boundary, 0"),
+        ([[[1, 0]]], {}, "contains the boundary, 0"),
         ([[[1]]], {"boundary": 5}, "boundary 5"),
     ],
 )
-def test_references_that_cannot_be(captions, options, says):
+def test_invalid_references(captions, options, says):
     with pytest.raises(ValueError, match=says):
         References.build(captions, vocab_size=5, end=True, **options)
 
 
-def test_calls_that_cannot_be():
+def test_invalid_calls():
     prepared = References.build([[[1]]], vocab_size=5, end=True)
     reward = CiderDReward(prepared)
     image = torch.zeros(1, dtype=torch.long)
@@ -372,7 +371,7 @@ def test_calls_that_cannot_be():
     with pytest.raises(ValueError, match="end False"):
         CiderDReward(
             prepared,
-            document_frequencies=NgramDocuments.count([[[1]]], vocab_size=5, end=False),
+            document_frequencies=References.build([[[1]]], vocab_size=5, end=False).documents,
         )
     with pytest.raises(ValueError, match="at least one part"):
         MixedReward([])
@@ -384,13 +383,13 @@ def test_calls_that_cannot_be():
 @pytest.mark.parametrize(
     ("images", "captions", "message"),
     [
-        ([-1], [[1, 2]], "image -1 is not among 0 to 0"),
-        ([1], [[1, 2]], "image 1 is not among 0 to 0"),
-        ([0], [[1, 7]], "word 7 is not among 0 to 4"),
-        ([0], [[1.5, 2.0]], "captions are ids, which are integers"),
+        ([-1], [[1, 2]], "image -1 is out of range: 0 to 0"),
+        ([1], [[1, 2]], "image 1 is out of range: 0 to 0"),
+        ([0], [[1, 7]], "word 7 is out of range: 0 to 4"),
+        ([0], [[1.5, 2.0]], "captions must be integer ids"),
     ],
 )
-def test_ids_that_there_are_not(images, captions, message):
+def test_out_of_range_ids_are_rejected(images, captions, message):
     reward = CiderDReward(References.build([[[2, 1, 3, 4]]], vocab_size=5, end=False))
     with pytest.raises(ValueError, match=message):
         reward(torch.tensor(images), torch.tensor(captions))

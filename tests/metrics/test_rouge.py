@@ -49,7 +49,7 @@ def test_references_do_not_touch_each_other(words, references):
     assert common_subsequences(words, references) == expected
 
 
-def test_two_empty_captions_are_alike():
+def test_two_empty_captions_match():
     captions = oracle.make([((), ((),)), ((), (("a",),)), (("a",), ((),))])
     assert RougeL().score(RougeL().statistics(captions))[:, 0].tolist() == [1, 0, 0]
     oracle.agrees(RougeL(), oracle.rouge, captions)

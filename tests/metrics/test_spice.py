@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from ngsan.metrics.captions import TokenizedCaptions
-from ngsan.metrics.java import Java, find_java, release_of, run_java
-from ngsan.metrics.spice import STANFORD_JARS, Spice
+from ngsan.metrics.spice import STANFORD_JARS, Java, Spice, find_java, run_java
 
 PARSER = """
 package edu.anu.spice;
@@ -169,7 +168,7 @@ def test_f1_of_every_image_in_its_place(spice, tmp_path, monkeypatch):
     [
         ("crash", "OutOfMemoryError.*500m.*NGSAN_SPICE_HEAP"),
         ("fail", "exit status 7"),
-        ("leave", "without an answer"),
+        ("leave", "no output"),
         pytest.param(
             "die",
             "killed by SIGKILL",
@@ -177,7 +176,7 @@ def test_f1_of_every_image_in_its_place(spice, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_failures_are_told(spice, word, message):
+def test_failures_of_spice_are_reported(spice, word, message):
     with pytest.raises(ChildProcessError, match=message):
         spice.statistics(captions((word, ["zorb"])))
 
@@ -190,18 +189,18 @@ GOOD = '{"image_id": 0, "scores": {"All": {"f": 1}}}'
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("", "cannot be read"),
-        ('[{"image_id": 0', "cannot be read"),
-        ('{"image_id": 0}', "cannot be read"),
-        (f"[{ALL_BUT_F}]", "cannot be read"),
+        ("", "malformed"),
+        ('[{"image_id": 0', "malformed"),
+        ('{"image_id": 0}', "malformed"),
+        (f"[{ALL_BUT_F}]", "malformed"),
         ("[]", "0 of 1 captions"),
-        (f"[{GOOD}, {GOOD}]", "makes no sense"),
-        (f"[{GOOD.replace('0', '5', 1)}]", "makes no sense"),
-        (f"[{GOOD.replace('1', 'NaN')}]", "makes no sense"),
-        (f"[{GOOD.replace('1', 'null')}]", "cannot be read"),
+        (f"[{GOOD}, {GOOD}]", "invalid result"),
+        (f"[{GOOD.replace('0', '5', 1)}]", "invalid result"),
+        (f"[{GOOD.replace('1', 'NaN')}]", "invalid result"),
+        (f"[{GOOD.replace('1', 'null')}]", "malformed"),
     ],
 )
-def test_answers_that_make_no_sense(empty_jars, monkeypatch, answer, message):
+def test_invalid_output_of_spice(empty_jars, monkeypatch, answer, message):
     def run(java, arguments, *, what):
         Path(arguments[arguments.index("-out") + 1]).write_text(answer)
 
@@ -243,7 +242,7 @@ def test_missing_models_say_what_to_get_and_where_to_put_it(tmp_path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ValueError, match="stanford-corenlp-full-2015-12-09.zip") as caught:
         Spice()
-    assert f"into {tmp_path / '.cache' / 'ngsan' / 'spice'} " in str(caught.value)
+    assert f"to {tmp_path / '.cache' / 'ngsan' / 'spice'} " in str(caught.value)
     assert all(name in str(caught.value) for name in STANFORD_JARS)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     with pytest.raises(ValueError, match=str(tmp_path / "xdg" / "ngsan" / "spice")):
@@ -253,13 +252,13 @@ def test_missing_models_say_what_to_get_and_where_to_put_it(tmp_path, monkeypatc
         Spice()
     (tmp_path / "own" / "spice").mkdir(parents=True)
     (tmp_path / "own" / "spice" / STANFORD_JARS[0]).touch()
-    with pytest.raises(ValueError, match=f"put {STANFORD_JARS[1]} of it"):
+    with pytest.raises(ValueError, match=f"copy {STANFORD_JARS[1]} from it"):
         Spice()
     (tmp_path / "own" / "spice" / STANFORD_JARS[1]).touch()
     assert Spice()
 
 
-def test_missing_java_is_told(empty_jars, tmp_path, monkeypatch):
+def test_missing_java_is_reported(empty_jars, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ValueError, match="no java on the search path; install Java"):
@@ -269,7 +268,7 @@ def test_missing_java_is_told(empty_jars, tmp_path, monkeypatch):
         Spice()
 
 
-def test_missing_package_is_told(monkeypatch):
+def test_missing_package_is_reported(monkeypatch):
     monkeypatch.setattr("ngsan.metrics.spice.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"ngsan\[metrics\]"):
         Spice()
@@ -286,13 +285,12 @@ def test_wrong_heap(heap):
     [("1.8.0_392", 8), ("11.0.2", 11), ("17.0.15", 17), ("21", 21), ("22-ea", 22), ("9", 9)],
 )
 def test_releases(version, release):
-    assert release_of(version) == release
     assert Java("java", version).release == release
 
 
-def test_no_release():
+def test_invalid_java_version():
     with pytest.raises(ValueError, match="'new'"):
-        release_of("new")
+        _ = Java("java", "new").release
 
 
 def fake_java(folder, text, status=0):
@@ -311,7 +309,7 @@ def fake_java(folder, text, status=0):
         ("", 0, "nothing"),
     ],
 )
-def test_java_that_is_none(tmp_path, monkeypatch, text, status, message):
+def test_invalid_java_is_rejected(tmp_path, monkeypatch, text, status, message):
     fake_java(tmp_path, text, status)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -320,7 +318,7 @@ def test_java_that_is_none(tmp_path, monkeypatch, text, status, message):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
-def test_version_after_a_word_of_the_environment(tmp_path, monkeypatch):
+def test_java_version_after_other_output(tmp_path, monkeypatch):
     text = 'Picked up JAVA_TOOL_OPTIONS: -Xmx1G\nopenjdk version "1.8.0_392"'
     program = fake_java(tmp_path, text)
     (tmp_path / "bin").mkdir()
@@ -330,14 +328,14 @@ def test_version_after_a_word_of_the_environment(tmp_path, monkeypatch):
 
 
 @needs_java
-def test_last_words_are_no_stack_trace():
+def test_errors_of_java_have_no_stack_trace():
     java = find_java()
-    with pytest.raises(ChildProcessError, match="the thing .Java .*exit status 1; it said: .*Nope"):
+    with pytest.raises(ChildProcessError, match="the thing .Java .*exit status 1: .*Nope"):
         run_java(java, ["Nope"], what="the thing")
 
 
 @needs_java
-def test_a_runtime_without_compiler_is_told(empty_jars, monkeypatch):
+def test_java_without_compiler_is_reported(empty_jars, monkeypatch):
     def without_compiler(java, arguments, *, what):
         raise ChildProcessError("SPICE failed: FindException: Module jdk.compiler not found")
 

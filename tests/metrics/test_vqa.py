@@ -30,12 +30,16 @@ def test_means_by_type():
 @pytest.mark.parametrize(
     ("given", "questions", "message"),
     [
-        ({"1": "yes"}, QUESTIONS, "3 of 4 have no answer, such as 2, 3, 4"),
-        ({**dict.fromkeys(QUESTIONS, "a"), "9": "b"}, QUESTIONS, "1 of 5 have no question.* 9"),
-        ({"1": "a"}, {"1": asked("1", ())}, "question 1: .*nobody has answered"),
+        ({"1": "yes"}, QUESTIONS, "3 of 4 questions have no answer, for example 2"),
+        (
+            {**dict.fromkeys(QUESTIONS, "a"), "9": "b"},
+            QUESTIONS,
+            "1 of 5 answers have no question.* 9",
+        ),
+        ({"1": "a"}, {"1": asked("1", ())}, "question 1: .*no human answers"),
         ({}, {}, "no questions"),
     ],
 )
-def test_what_does_not_fit_is_named(given, questions, message):
+def test_mismatches_are_named(given, questions, message):
     with pytest.raises(ValueError, match=message):
         score_answers(given, questions)

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from ngsan.config.answering import ANSWERERS, AnswererConfig
-from ngsan.models.build_answerer import build_answerer
+from ngsan.config import ANSWERERS, AnswererConfig
+from ngsan.models.build import build_answerer
 from ngsan.nn.attention import MultiHeadAttention
-from ngsan.nn.feedforward import FeedForward
-from ngsan.nn.guided import AttentionReduction, GuidedLayer
+from ngsan.nn.layers import AttentionReduction, FeedForward, GuidedLayer
 
 TINY = dict(
     vocab_size=20,

@@ -8,7 +8,7 @@ import torch
 
 from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
-from ngsan.nn.positions import FramePositions
+from ngsan.nn.geometry import FramePositions
 
 SMALL = dict(
     vocab_size=11, feature_dim=7, dim=16, heads=2, hidden_dim=24, layers=2, geometry="none"
@@ -122,9 +122,12 @@ def test_old_configurations_have_none():
     ("overrides", "message"),
     [
         ({"positions": "learned"}, "positions: 'learned' is not one of none, sinusoidal"),
-        ({"positions": "sinusoidal", "backbone": "efficientnet-lite2"}, "cells of one picture"),
+        ({"positions": "sinusoidal", "backbone": "efficientnet-lite2"}, "cells of one image"),
         ({"frame_grid": -1}, "frame_grid: -1 must be at least 0"),
-        ({"frame_grid": 2}, "frame_grid: 2 is for the frames of clips, whose order positions"),
+        (
+            {"frame_grid": 2},
+            "frame_grid: 2 is for the frames of clips, whose order needs positions",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides, message):

@@ -7,11 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ngsan.config import CaptionerConfig
-from ngsan.config.answering import AnswererConfig
-from ngsan.config.translation import TranslatorConfig
-from ngsan.models.build_answerer import build_answerer
-from ngsan.models.parts import Parts, begin_glorot, geometry_bias
+from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig
+from ngsan.models.build import Parts, build_answerer, geometry_bias, init_glorot
 
 SHAPE = {"dim": 16, "heads": 2, "hidden_dim": 24, "layers": 1, "dropout": 0.25}
 
@@ -22,14 +19,14 @@ def dropouts(module):
 
 @pytest.mark.parametrize("kind", [CaptionerConfig, AnswererConfig])
 def test_one_dropout_is_for_everything(kind):
-    parts = Parts.of(kind(**SHAPE))
+    parts = Parts(kind(**SHAPE))
     layer = parts.encoder_layer(parts.attention())
     assert dropouts(layer) == {0.25}
     assert layer.attention.attend.dropout == 0.25
 
 
 def test_a_translator_has_three_dropouts():
-    parts = Parts.of(TranslatorConfig(**SHAPE, attention_dropout=0.5, hidden_dropout=0.125))
+    parts = Parts(TranslatorConfig(**SHAPE, attention_dropout=0.5, hidden_dropout=0.125))
     layer = parts.decoder_layer(parts.attention(causal=True), parts.attention())
     assert layer.feedforward.dropout.p == 0.125
     assert layer.self_attention.attend.dropout == layer.cross_attention.attend.dropout == 0.5
@@ -38,12 +35,12 @@ def test_a_translator_has_three_dropouts():
 
 
 def test_parts_have_the_shape_and_place_of_norm():
-    parts = Parts.of(AnswererConfig(**SHAPE, norm_place="pre", backend="explicit"))
+    parts = Parts(AnswererConfig(**SHAPE, norm_place="pre", backend="explicit"))
     layer = parts.guided_layer(parts.attention(), parts.attention())
     assert layer.feedforward.widen.weight.shape == (24, 16)
     assert layer.guided_residual.place == "pre"
     assert parts.final_norm
-    assert not Parts.of(CaptionerConfig(**SHAPE)).final_norm
+    assert not Parts(CaptionerConfig(**SHAPE)).final_norm
 
 
 def test_a_bias_by_its_name():
@@ -69,7 +66,7 @@ def test_glorot_beginnings_have_their_spread():
             "norm": nn.LayerNorm(8),
         }
     )
-    begin_glorot(model)
+    init_glorot(model)
     for name in ("dense", "plain"):
         weight = model[name].weight
         most = math.sqrt(6 / sum(weight.shape))

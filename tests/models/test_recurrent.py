@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from ngsan.config import CaptionerConfig
-from ngsan.decoding import Beam, Greedy
 from ngsan.models import build_captioner
 from ngsan.models.steps import CaptionerSteps
-from ngsan.nn.packing import Packing
+from ngsan.nn.masks import Packing
+from ngsan.search import Beam, Greedy
 from ngsan.train.self_critical import set_dropout
 
 SMALL = dict(vocab_size=11, feature_dim=7, dim=16, heads=2, layers=2, dropout=0.1)
@@ -173,16 +173,17 @@ def test_steps_equal_the_whole_caption_also_when_captions_change_places(decoder,
     mask = mask if masked else None
     memory = captioner.encode(features, None, mask)
     steps = CaptionerSteps(captioner, features, None, mask)
-    for width, longest in ((4, 7), (1, 3), (4, 7)):
-        steps.start(width, longest)
+    for width, max_length in ((4, 7), (1, 3), (4, 7)):
+        steps.start(width, max_length)
         written = torch.zeros(3, width, 1, dtype=torch.long)
-        for place in range(longest):
-            logits = steps.step(written[..., -1])
+        parents = None
+        for place in range(max_length):
+            logits = steps.step(written[..., -1], parents)
             expected = captioner.decode(written, memory, mask)[:, :, -1]
             torch.testing.assert_close(logits, expected)
+            parents = None
             if place % 3 != 2:
                 parents = torch.randint(width, (3, width))
-                steps.reorder(parents)
                 written = written.gather(1, parents.unsqueeze(2).expand_as(written))
             written = torch.cat((written, torch.randint(0, 11, (3, width, 1))), 2)
 
@@ -212,8 +213,8 @@ def test_other_images_in_the_same_buffers(decoder):
     captioner = build(decoder)
     features, mask = regions()
     steps = CaptionerSteps(captioner, features.clone().fill_(math.nan), None, mask)
-    assert Greedy(steps, longest=4).run().log_probs.isnan().any()
-    search = Beam(steps, beam=3, best=3, longest=6)
+    assert Greedy(steps, max_length=4).run().log_probs.isnan().any()
+    search = Beam(steps, beam=3, num_return=3, max_length=6)
     steps.load(features, None, mask)
     first = search.run()
     steps.load(features.flip(0), None, mask.flip(0))
@@ -282,16 +283,16 @@ def test_attention_maps_are_refused(decoder):
     captioner = build(decoder)
     features, mask = regions()
     memory = captioner.encode(features, None, mask)
-    with pytest.raises(ValueError, match="told by the Transformer decoder only"):
+    with pytest.raises(ValueError, match="only the Transformer decoder returns attention"):
         captioner.decode(torch.zeros(3, 2, dtype=torch.long), memory, mask, record=[])
 
 
 @pytest.mark.parametrize(
     ("keys", "match"),
     [
-        (dict(decoder="up-down"), "norm: 'instance' has no place in a model with decoder: up-down"),
-        (dict(decoder="up-down", norm="none"), "geometry: 'query' has no place"),
-        (dict(decoder="aoa", decoder_norm="layer"), "decoder_norm: 'layer' has no place"),
+        (dict(decoder="up-down"), "norm: 'instance' cannot be used with decoder: up-down"),
+        (dict(decoder="up-down", norm="none"), "geometry: 'query' cannot be used"),
+        (dict(decoder="aoa", decoder_norm="layer"), "decoder_norm: 'layer' cannot be used"),
         (dict(decoder="lstm"), "decoder"),
         (dict(geometry="relation-plus-one+query"), "relation-plus-one cannot be part of a sum"),
     ],
@@ -305,5 +306,5 @@ def test_a_named_model_has_the_transformer_decoder():
     config = CaptionerConfig.for_model("san", decoder="aoa")
     assert config.as_model("ng-san") == CaptionerConfig()
     CaptionerConfig().require_transformer("an export")
-    with pytest.raises(ValueError, match="decoder: 'aoa': an export knows"):
+    with pytest.raises(ValueError, match="decoder: 'aoa': an export supports only"):
         config.require_transformer("an export")

@@ -5,10 +5,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from ngsan.config.translation import TranslatorConfig
-from ngsan.models.build_translator import build_translator
-from ngsan.models.folder import WEIGHTS
-from ngsan.models.saved_translator import load_translator, save_translator
+from ngsan.config import TranslatorConfig
+from ngsan.models.build import build_translator
+from ngsan.models.checkpoint import WEIGHTS, load_model, save_model
 from ngsan.text.subwords import Subwords
 
 pytest.importorskip("tokenizers")
@@ -22,9 +21,10 @@ def test_large_matrices_are_rounded_row_by_row(tmp_path):
     translator = build_translator(config)
     with torch.no_grad():
         translator.decoder.embed.weight[3] = 0
-    save_translator(tmp_path / "whole", translator, config, subwords)
-    save_translator(tmp_path / "round", translator, config, subwords, rounded=True)
-    found, same, pieces = load_translator(tmp_path / "round")
+    save_model(tmp_path / "whole", translator, config, {"tokenizer": subwords})
+    save_model(tmp_path / "round", translator, config, {"tokenizer": subwords}, quantize=True)
+    found, same, companions = load_model(tmp_path / "round", "translation")
+    pieces = companions["tokenizer"]
     assert (same, pieces.signature) == (config, subwords.signature)
     kinds = {name: value.dtype for name, value in load_file(tmp_path / "round" / WEIGHTS).items()}
     rounded = 0

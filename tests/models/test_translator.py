@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from ngsan.config.translation import TranslatorConfig
-from ngsan.decoding import Beam
-from ngsan.models.build_translator import build_translator
-from ngsan.models.translator import TranslatorSteps
+from ngsan.config import TranslatorConfig
+from ngsan.models.build import build_translator
+from ngsan.models.steps import TranslatorSteps
+from ngsan.nn.geometry import sinusoidal
+from ngsan.nn.masks import Packing
 from ngsan.nn.normalize import InstanceNorm
-from ngsan.nn.packing import Packing
-from ngsan.nn.positions import sinusoidal
+from ngsan.search import Beam
 
 SMALL = dict(vocab_size=50, dim=32, heads=4, hidden_dim=64, layers=2, dropout=0.0)
 MODELS = ["transformer", "transformer-nsa"]

@@ -34,7 +34,7 @@ def test_relative_geometry_of_a_pair_worked_by_hand():
     assert second.tolist() == pytest.approx([math.log(2), 0.0, -math.log(2), math.log(2)])
 
 
-def test_one_added_to_widths_and_heights(make_boxes):
+def test_plus_one(make_boxes):
     """By corners and loops, as the program of the object relation transformer goes about it."""
     boxes = make_boxes(2, 4)
     ours = relative_geometry(boxes, plus_one=True)
@@ -50,14 +50,14 @@ def test_one_added_to_widths_and_heights(make_boxes):
         assert ours[image, i, j].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_one_added_makes_all_boxes_look_alike(make_boxes):
+def test_plus_one_makes_all_boxes_similar(make_boxes):
     """No box within an image is more than twice as wide as another any more."""
     small = make_boxes(5, 9) * torch.tensor([1.0, 1.0, 0.05, 0.05])
     assert relative_geometry(small, plus_one=True)[..., 2:].abs().max() < math.log(2)
     assert relative_geometry(small)[..., 2:].abs().max() > math.log(2)
 
 
-def test_one_is_not_added_to_pixels(make_boxes):
+def test_plus_one_rejects_pixel_boxes(make_boxes):
     with pytest.raises(ValueError, match=r"1 added .* relative to the image, .* divide by"):
         relative_geometry(make_boxes(1, 3) * 640, plus_one=True)
 
@@ -121,7 +121,7 @@ def test_bad_boxes_are_named(make_boxes, entry, value):
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 5), (1, 2, 3, 4)])
 def test_boxes_of_a_wrong_shape_are_an_error(shape):
-    with pytest.raises(ValueError, match="boxes must be"):
+    with pytest.raises(ValueError, match="boxes must have shape"):
         relative_geometry(torch.ones(shape))
 
 
@@ -174,28 +174,28 @@ def test_content_independent_bias_ignores_content_and_query_bias_does_not(make_b
     assert not torch.allclose(moving(geometry, one), moving(geometry, other))
 
 
-def test_a_bias_that_begins_is_the_same_whatever_the_content(make_boxes):
+def test_initial_bias_does_not_depend_on_content(make_boxes):
     bias = GeometryBias("query+key", dim=32, heads=4, width=16).double()
     geometry = relative_geometry(make_boxes(2, 5))
     contents = torch.randn(2, 2, 5, 32, dtype=torch.float64)
     before = [bias(geometry, x) for x in contents]
     assert not torch.allclose(*before)
-    bias.begin()
+    bias.init_constant()
     first, second = (bias(geometry, x) for x in contents)
     assert torch.equal(first, second)
     assert first.std() > 0  # by what is left, the places
 
 
-def test_constants_that_begin_have_the_length_one():
+def test_initial_constants_have_norm_one():
     torch.manual_seed(0)
     bias = GeometryBias("query+key", dim=8, heads=400, width=64)
-    bias.begin()
+    bias.init_constant()
     for projection in (bias.query, bias.key):
         lengths = projection.bias.view(400, 64).square().sum(1)
         assert lengths.mean().item() == pytest.approx(1.0, abs=0.05)
     independent = GeometryBias("content-independent", dim=8, heads=2, width=4)
     state = {name: value.clone() for name, value in independent.state_dict().items()}
-    independent.begin()
+    independent.init_constant()
     assert all(torch.equal(value, state[name]) for name, value in independent.state_dict().items())
 
 
@@ -208,8 +208,8 @@ def test_unknown_bias_is_an_error(kind, message):
         GeometryBias(kind)
 
 
-def test_bias_refuses_geometry_of_the_other_form(make_boxes):
-    with pytest.raises(ValueError, match="reads 6 geometry features"):
+def test_bias_rejects_geometry_of_the_other_form(make_boxes):
+    with pytest.raises(ValueError, match="needs 6 geometry features"):
         GeometryBias(signed=True)(
             relative_geometry(make_boxes(1, 2).float()), torch.zeros(1, 2, 512)
         )

@@ -65,7 +65,7 @@ def test_batch_norm_equals_torch_on_the_real_regions():
     torch.testing.assert_close(ours.eval()(x, mask)[mask], theirs.eval()(x[mask]))
 
 
-def test_batch_of_padding_teaches_batch_norm_nothing():
+def test_batch_of_padding_does_not_change_batch_norm():
     norm = BatchNorm(5)
     out = norm(torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.bool))
     assert out.eq(0).all()
@@ -123,7 +123,7 @@ def test_wrong_use_is_an_error():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_clean_of_padding(name):
+def test_gradients_at_padding_are_zero(name):
     norm = randomized(build_norm(name, 5))
     x, mask = ragged()
     x.requires_grad_()

@@ -9,7 +9,7 @@ from ngsan.config import CaptionerConfig
 from ngsan.models import build_captioner
 from ngsan.nn.attention import MultiHeadAttention
 from ngsan.nn.geometry import GeometryBias
-from ngsan.nn.packing import Packing
+from ngsan.nn.masks import Packing
 
 LENGTHS = torch.tensor([[5, 2], [0, 3], [1, 5]])
 MASK = torch.arange(5) < LENGTHS.unsqueeze(2)  # (3, 2, 5)
@@ -43,7 +43,7 @@ def test_nothing_real():
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_what_is_packed_and_spread_is_what_it_was(spare):
+def test_unpacking_inverts_packing(spare):
     x = torch.randn(3, 2, 5, 4)
     found = packing(spare)
     packed = found.pack(x)
@@ -54,7 +54,7 @@ def test_what_is_packed_and_spread_is_what_it_was(spare):
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_gradients_are_those_of_indexing(spare):
+def test_gradients_equal_those_of_indexing(spare):
     """If what stands in padding and in spare rows is left out, as all users do."""
     found = packing(spare)
     x = torch.randn(30, 2, dtype=torch.double, requires_grad=True)
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_indexing(spare):
     assert torch.equal(mine, its)
 
 
-def test_it_saves_much_where_much_is_padding():
+def test_saves_much_depends_on_padding():
     assert packing(None).saves_much
     assert packing(6).saves_much  # 22 of 30
     assert not packing(7).saves_much
@@ -79,7 +79,7 @@ def test_it_saves_much_where_much_is_padding():
 
 @pytest.mark.parametrize("spare", SPARE)
 @pytest.mark.parametrize("changes", [{}, {"norm_place": "pre"}, {"decoder_norm": "layer"}])
-def test_a_captioner_learns_the_same(changes, spare):
+def test_packing_does_not_change_training(changes, spare):
     config = CaptionerConfig(
         vocab_size=13,
         feature_dim=6,
@@ -120,11 +120,11 @@ def test_maps_are_those_of_the_padded_batch():
     torch.testing.assert_close(rows, its[0].weights.transpose(1, 2)[real])
 
 
-def test_what_would_see_padding_is_refused():
+def test_packed_attention_that_would_see_padding_is_rejected():
     found = packing(0)
     x = torch.randn(len(found.places), 8)
     with pytest.raises(ValueError, match="see padding"):
         MultiHeadAttention(8, 2)(x, packing=found)
     biased = MultiHeadAttention(8, 2, score_bias=GeometryBias("query", dim=8, heads=2))
-    with pytest.raises(ValueError, match="without a bias"):
+    with pytest.raises(ValueError, match="without a score bias"):
         biased(x, torch.randn(3, 4, 8), packing=found)

@@ -8,8 +8,7 @@ import sys
 import pytest
 import torch
 
-from ngsan.nn.geometry import GeometryBias, relative_geometry
-from ngsan.nn.query_bias import query_bias
+from ngsan.nn.geometry import GeometryBias, query_bias, relative_geometry
 
 SIZES = [(2, 5, 8, 64, 4), (3, 36, 8, 64, 6), (1, 70, 3, 20, 4), (2, 1, 1, 8, 4)]
 """Images, regions, heads, width and features, the last three odd on purpose."""
@@ -63,11 +62,12 @@ def test_the_products_are_the_equation():
     check_against_equation(query_bias, "cpu", dtype=torch.float32, tolerance=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
-    reason="needs Triton, and is for want of a GPU",
+    reason="needs Triton; with a GPU the compiled kernel is tested instead",
 )
-def test_the_kernel_interpreted_is_the_equation():
+def test_the_interpreted_kernel_is_the_equation():
     # Triton decides when it is imported whether to interpret.
     script = "from tests.nn import test_query_bias as here; here.interpret()"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -115,7 +115,7 @@ class TestOnAGpu:
         check_against_equation(function, "cuda", dtype=dtype, tolerance=tolerance)
 
     @pytest.mark.parametrize("signed", [False, True])
-    def test_the_module_takes_the_kernel_and_gives_what_it_gives_on_a_cpu(self, signed):
+    def test_the_module_uses_the_kernel_and_equals_the_cpu(self, signed):
         bias = GeometryBias("query", dim=32, heads=4, width=16, signed=signed)
         random = torch.Generator().manual_seed(0)
         boxes = torch.rand(2, 9, 4, generator=random) + 0.1
@@ -126,7 +126,7 @@ class TestOnAGpu:
         assert "query_bias" in found.grad_fn.name()
         torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
 
-    def test_geometry_that_is_learned_gets_its_gradient(self):
+    def test_gradient_of_the_geometry(self):
         geometry, *learned = drawn(2, 5, 4, 16, 4, device="cuda")
         geometry.requires_grad_()
         query_bias(geometry, *learned).sum().backward()

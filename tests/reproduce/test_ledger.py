@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.durable import append_line
+from ngsan.atomic_io import append_line
 from ngsan.reproduce.ledger import LEDGER, WRITTEN, Entry, Ledger, Written, run_key
 from tests.kills import kills
 
@@ -132,16 +132,19 @@ def test_what_is_in_the_way_is_told_before_runs_are_made(tmp_path, capsys, name)
         place.mkdir()
     else:
         place.touch()
-    with pytest.raises(ValueError, match=rf"{place} is no (file|folder)"):
+    with pytest.raises(ValueError, match=rf"{place} is not a (file|folder)"):
         Ledger(tmp_path / "to")
-    line = ["reproduce", "layers", "--data", str(tmp_path), "--to", str(tmp_path / "to")]
+    line = ["reproduce", "layers", "--data", str(tmp_path), "--output", str(tmp_path / "to")]
     assert main(line) == 2
     assert f"{place} is no" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("scores", "told"),
-    [([[90.0]], "2 ids with 1 scores"), ([[90.0], [1.0, 2.0]], "other numbers of scores")],
+    [
+        ([[90.0]], "2 ids with 1 scores"),
+        ([[90.0], [1.0, 2.0]], "rows with different numbers of scores"),
+    ],
 )
 def test_scores_that_do_not_fit_the_ids_or_each_other_are_damage(tmp_path, scores, told):
     ledger = Ledger(tmp_path)

@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from ngsan.__main__ import main
-from ngsan.config.phases import CROSS_ENTROPY
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.config import CROSS_ENTROPY
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.metrics.meteor import Meteor
-from ngsan.reproduce import captioning, making
+from ngsan.reproduce import making, tasks
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import Wanted, wanted_runs
@@ -39,7 +38,9 @@ TABLE = Table(
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
     sizes = {"train": 32, "val": 8}
-    write_scene_folder(folder, sample_splits(sizes, fewest=2, most=2, seed=1), scene_vocabulary())
+    write_scene_folder(
+        folder, sample_splits(sizes, min_objects=2, max_objects=2, seed=1), scene_vocabulary()
+    )
     return folder
 
 
@@ -49,10 +50,10 @@ def endless(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("endless")
     line = [
         sys.executable, "-m", "ngsan", "reproduce", "curve", "--data", str(data),
-        "--to", str(folder), "--seeds", "1", "--jobs", "2", "--rows", "SAN",
+        "--output", str(folder), "--seeds", "1", "--jobs", "2", "--rows", "SAN",
         "--cross_entropy.epochs=100000", "--model.dim=16", "--model.heads=2",
-        "--model.hidden_dim=16", "--machine.device=cpu", "--machine.threads=1",
-        "--machine.save_seconds=0.1",
+        "--model.hidden_dim=16", "--runtime.device=cpu", "--runtime.threads=1",
+        "--runtime.save_seconds=0.1",
     ]  # fmt: skip
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     yield process, folder
@@ -100,13 +101,14 @@ def dying(run):
     return DyingRun(run.label, run.phase, run.metric, config, run.data, run.content)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_workers")
 def test_others_are_entered_when_some_fail(data, tmp_path):
     good = wanted_runs(TABLE, base(data), [0])
     ledger = Ledger(tmp_path)
     with pytest.raises(ValueError, match="2 of 4 runs failed") as caught:
         make_runs([lost(good[0]), dying(good[0]), *good], ledger, jobs=2)
-    assert "SAN, seed 7: data.folder: there is no folder nowhere" in str(caught.value)
+    assert "SAN, seed 7: data.folder: no such folder: nowhere" in str(caught.value)
     assert "SAN, seed 8: its process was killed" in str(caught.value)
     assert all(run.key in Ledger(tmp_path) for run in good)
     assert not multiprocessing.active_children()
@@ -133,11 +135,12 @@ def test_a_process_takes_its_share_of_the_cores(monkeypatch):
 
 
 @pytest.mark.usefixtures("copied_workers", "guarded")
+@pytest.mark.slow
 def test_runs_end_when_their_command_is_stopped(data, tmp_path):
     run = base(data)
     phase = dataclasses.replace(run.cross_entropy, epochs=100_000)
-    machine = dataclasses.replace(run.machine, save_seconds=0.1)
-    runs = wanted_runs(TABLE, dataclasses.replace(run, cross_entropy=phase, machine=machine), [0])
+    machine = dataclasses.replace(run.runtime, save_seconds=0.1)
+    runs = wanted_runs(TABLE, dataclasses.replace(run, cross_entropy=phase, runtime=machine), [0])
 
     def stop():
         until(lambda: saved(tmp_path) == 2)
@@ -196,23 +199,24 @@ def test_ctrl_c_is_told_alike_wherever_it_comes(data, tmp_path, monkeypatch, cap
         raise stopped
 
     monkeypatch.setattr(making, "make_runs", stop)
-    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path), "--jobs", "2"]
+    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path), "--jobs", "2"]
     with pytest.raises(SystemExit) as ended:
         main(line)
     assert ended.value.code == 130
-    told = "ngsan reproduce: stopped by SIGINT; the same command goes on\n"
+    told = "ngsan reproduce: stopped by SIGINT; the same command resumes\n"
     assert capsys.readouterr().err == told
 
 
 def test_what_is_not_installed_is_told_before_runs_are_made(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioning, "METRICS", (Meteor(),))
+    monkeypatch.setattr(tasks, "METRICS", (Meteor(),))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     runs = wanted_runs(TABLE, base(data), [0])
-    with pytest.raises(ValueError, match=r'METEOR.*pip install "ngsan\[metrics\]"'):
+    with pytest.raises(ValueError, match=r"METEOR.*pip install 'ngsan\[metrics\]'"):
         make_runs(runs, Ledger(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_runs_end_when_their_command_is_killed(endless):
     process, folder = endless
     until(lambda: saved(folder) == 1)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.tables import WEIGHTS
 from tests.reproduce.tiny_ledgers import TABLE, enter, report
 
@@ -30,7 +29,7 @@ def test_another_recipe_is_told_by_its_keys(tmp_path, capsys, words, told):
     assert error.startswith(f"ngsan reproduce: no run of table {TABLE.name} is finished in")
     assert "which has 6 runs of the task captioning, perhaps of another recipe" in error
     assert told in error
-    assert error.endswith(": give the keys, or the --config, that they were made with\n")
+    assert error.endswith("; pass the keys, or the --config, that they were trained with\n")
     assert report(tmp_path) == 0
 
 
@@ -47,7 +46,7 @@ def test_runs_of_other_rows_are_no_other_recipe(tmp_path, capsys):
     for name in ("models", "weights"):  # after another phase, and of another depth
         assert report(tmp_path, name=name) == 2
         error = capsys.readouterr().err
-        assert "which has 6 runs of the task captioning, of other rows or measured" in error
+        assert "which has 6 runs of the task captioning, of other rows or evaluated" in error
         assert "--config" not in error
 
 
@@ -61,11 +60,11 @@ def test_a_figure_of_one_run_tells_of_another_recipe_too(tmp_path, capsys):
 
 def test_other_data_are_told(tmp_path, capsys):
     enter(tmp_path / "to")
-    scenes = sample_splits({"train": 8, "val": 8}, fewest=2, most=2, seed=1)
+    scenes = sample_splits({"train": 8, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(tmp_path / "data", scenes, scene_vocabulary())
     assert report(tmp_path / "to", "--data", str(tmp_path / "data")) == 2
     error = capsys.readouterr().err
-    assert "(the nearest has other data): give" in error
+    assert "(the nearest has other data); pass" in error
     assert "vocab_size" not in error  # which follows from the data
 
 

@@ -93,7 +93,7 @@ def test_without_a_seed_in_common_the_cell_is_empty(tmp_path, scores):
     assert sentence(tmp_path) is None
 
 
-def test_where_all_are_at_hand_rows_have_all_of_their_seeds(tmp_path, scores):
+def test_where_all_are_available_rows_have_all_of_their_seeds(tmp_path, scores):
     del scores["N-SAN"][1], scores["G-SAN"][2]
     enter_scores(tmp_path, scores)
     assert report(tmp_path) == 0
@@ -105,20 +105,20 @@ def test_where_all_are_at_hand_rows_have_all_of_their_seeds(tmp_path, scores):
     assert table_text(tmp_path).endswith("|\n\n5 runs are not finished.\n")
 
 
-END = ": what the other runs wrote is not at hand."
+END = "; the outputs of the other runs are not available."
 
 
 @pytest.mark.parametrize(
     ("lost", "told"),
     [
-        ({"SAN": (2,)}, "of seeds 0 and 1 alone"),
-        ({"SAN": (0, 2)}, "of seed 1 alone"),
-        ({"N-SAN": (0,), "G-SAN": (0,)}, "of seeds 1 and 2 alone"),
-        ({"N-SAN": (2,)}, 'of seeds 0 and 1 alone for "N-SAN"'),
-        ({"SAN": (2,), "G-SAN": (0, 1)}, "of seeds 0 and 1 alone"),
+        ({"SAN": (2,)}, "seeds 0 and 1 only"),
+        ({"SAN": (0, 2)}, "seed 1 only"),
+        ({"N-SAN": (0,), "G-SAN": (0,)}, "seeds 1 and 2 only"),
+        ({"N-SAN": (2,)}, 'seeds 0 and 1 only for "N-SAN"'),
+        ({"SAN": (2,), "G-SAN": (0, 1)}, "seeds 0 and 1 only"),
         (
             {"SAN": (0,), "G-SAN": (2,)},
-            'of seeds 1 and 2 alone for "N-SAN", and of seed 1 alone for "G-SAN"',
+            'seeds 1 and 2 only for "N-SAN", and seed 1 only for "G-SAN"',
         ),
     ],
 )
@@ -127,8 +127,8 @@ def test_table_and_terminal_say_of_which_seeds_the_test_is(tmp_path, capsys, sco
     for label, seeds in lost.items():
         lose(tmp_path, label, *seeds)
     assert report(tmp_path) == 0
-    assert sentence(tmp_path) == f"The test by images is {told}{END}"
-    assert f"The test by images is {told}{END}" in " ".join(capsys.readouterr().out.split())
+    assert sentence(tmp_path) == f"The test by images uses {told}{END}"
+    assert f"The test by images uses {told}{END}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_lost_seed_of_the_row_compared_with_is_told_though_the_other_never_had_it(
@@ -138,7 +138,7 @@ def test_a_lost_seed_of_the_row_compared_with_is_told_though_the_other_never_had
     enter_scores(tmp_path, scores)
     lose(tmp_path, "SAN", 2)
     assert report(tmp_path) == 0
-    assert sentence(tmp_path) == f"The test by images is of seeds 0 and 1 alone{END}"
+    assert sentence(tmp_path) == f"The test by images uses seeds 0 and 1 only{END}"
 
 
 def rewrite(folder, label, seed, order, names=str):
@@ -181,5 +181,7 @@ def test_other_images_are_refused_by_the_names_of_the_runs(
     (first,) = runs_of(TABLE, [0], ["SAN"])
     assert report(tmp_path) == 2
     told = capsys.readouterr().err
-    assert f"the runs {first.key} and {key} wrote on the split 'test'" in told
-    assert f"not of the same ids (12 and {images})" in told
+    assert (
+        f"the runs {first.key} and {key} have outputs of different ids on the split 'test'" in told
+    )
+    assert f"(12 and {images}), so they cannot be compared" in told

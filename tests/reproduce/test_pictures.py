@@ -9,13 +9,13 @@ from PIL import Image
 
 from ngsan.__main__ import main
 from ngsan.data import FeatureStore
-from ngsan.export.loading import SHIPPED
-from ngsan.models.photo_source import photo_source
+from ngsan.predict.answerer import photo_source
+from ngsan.predict.captioner import PHOTO_MODEL
 from ngsan.text.vocabulary import Vocabulary
 
 SMALL = [
     "--seeds=1", "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1",
-    "--cross_entropy.epochs=1", "--machine.device=cpu", "--machine.threads=1",
+    "--cross_entropy.epochs=1", "--runtime.device=cpu", "--runtime.threads=1",
 ]  # fmt: skip
 
 
@@ -42,15 +42,15 @@ def coco(tmp_path):
 
 def reproduce(data, *words, name="models-cross-entropy"):
     to = str(data.parent / "to")
-    return main(["reproduce", name, "--data", str(data), "--to", to, *words, *SMALL])
+    return main(["reproduce", name, "--data", str(data), "--output", to, *words, *SMALL])
 
 
 def test_photographs_become_the_cells_of_the_photo_model(coco):
     data, pictures = coco
-    assert reproduce(data, "--rows", "SAN", "--pictures", str(pictures)) == 0
+    assert reproduce(data, "--rows", "SAN", "--images", str(pictures)) == 0
     store = FeatureStore(data)
     assert sorted(store.ids()) == ["1", "2", "3", "4", "5", "6"]
-    source = photo_source(SHIPPED)
+    source = photo_source(PHOTO_MODEL)
     with Image.open(pictures / "COCO_val2014_000000000003.jpg") as image:
         (expected,) = source.regions([source.prepare(image.convert("RGB"))])
     np.testing.assert_allclose(store["3"].features, expected.features, rtol=2e-3, atol=2e-3)
@@ -62,15 +62,15 @@ def test_photographs_become_the_cells_of_the_photo_model(coco):
 def test_what_is_missing_is_told(coco, capsys):
     data, pictures = coco
     assert reproduce(data, "--rows", "SAN") == 2
-    assert "there is no feature store" in capsys.readouterr().err
-    assert reproduce(data, "--rows", "SAM", "--pictures", str(pictures)) == 2
+    assert "no feature store" in capsys.readouterr().err
+    assert reproduce(data, "--rows", "SAM", "--images", str(pictures)) == 2
     assert "no row 'SAM'" in capsys.readouterr().err
     assert not (data / "features").exists()  # it was told before anything was described
     (data.parent / "none").mkdir()
-    assert reproduce(data, "--rows", "SAN", "--pictures", str(data.parent / "none")) == 2
+    assert reproduce(data, "--rows", "SAN", "--images", str(data.parent / "none")) == 2
     assert "no file there is named like an image of" in capsys.readouterr().err
     (pictures / "COCO_val2014_000000000002.jpg").write_bytes(b"no picture")
-    assert reproduce(data, "--rows", "SAN", "--pictures", str(pictures)) == 2
+    assert reproduce(data, "--rows", "SAN", "--images", str(pictures)) == 2
     told = capsys.readouterr()
-    assert "000000000002.jpg" in told.out
+    assert "000000000002.jpg" in told.err
     assert "no features" in told.err

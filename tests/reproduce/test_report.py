@@ -8,10 +8,10 @@ import statistics
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.config import reproduction_run
+from ngsan.config import read_recipe
 from ngsan.reproduce import figures
 from ngsan.reproduce.ledger import LEDGER, Ledger
-from ngsan.reproduce.report_text import _chance_text
+from ngsan.reproduce.report import _p_text
 from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
 from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report, table_text
@@ -51,7 +51,7 @@ def test_a_ledger_of_several_data_must_be_told_which(tmp_path, capsys):
     enter(tmp_path)
     enter(tmp_path, data="flickr", rows=("SAN",))
     assert report(tmp_path) == 2
-    assert "learned from 2 sets of data; say which: --data DIR" in capsys.readouterr().err
+    assert "trained on 2 sets of data; choose one with --data DIR" in capsys.readouterr().err
 
 
 def test_a_run_that_does_not_tell_its_task_is_of_no_table(tmp_path):
@@ -64,7 +64,7 @@ def test_a_run_that_does_not_tell_its_task_is_of_no_table(tmp_path):
 
 def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
     enter(tmp_path, feature_dim=17)
-    fitted = fitted_to_ledger(reproduction_run(), Ledger(tmp_path))
+    fitted = fitted_to_ledger(read_recipe("reproduce"), Ledger(tmp_path))
     assert (fitted.config.model.vocab_size, fitted.config.model.feature_dim) == (50, 17)
     assert fitted.data == {"train": "coco"}
 
@@ -80,15 +80,15 @@ def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
     ],
 )
 def test_a_chance_is_never_nothing(value, digits, text):
-    assert _chance_text(value, digits) == text
+    assert _p_text(value, digits) == text
 
 
 @pytest.mark.parametrize(
     ("name", "words", "told"),
     [
-        ("vqa", [], "no run of the task answering is finished there"),
+        ("vqa", [], "it has no finished run of the task answering"),
         ("layers", ["--cross_entropy.epochs=9"], "no run of table layers is finished"),
-        ("examples", [], "say which dataset: --data DIR"),
+        ("examples", [], "--data is missing; pass the dataset folder"),
         ("weights", [], "weights needs runs that are not finished"),
     ],
 )
@@ -99,8 +99,8 @@ def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):
 
 
 def test_runs_cannot_be_made_without_data(tmp_path, capsys):
-    assert main(["reproduce", TABLE.name, "--to", str(tmp_path)]) == 2
-    assert "say which dataset: --data DIR" in capsys.readouterr().err
+    assert main(["reproduce", TABLE.name, "--output", str(tmp_path)]) == 2
+    assert "--data is missing; pass the dataset folder" in capsys.readouterr().err
 
 
 def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):

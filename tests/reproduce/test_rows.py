@@ -6,23 +6,22 @@ import shutil
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.ledger import LEDGER, Ledger
 from tests.reproduce.tiny_ledgers import TABLE, enter, report
 
 SMALL = [
     "--seeds=1", "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1",
-    "--cross_entropy.epochs=1", "--cross_entropy.batch_size=32", "--machine.device=cpu",
-    "--machine.threads=1",
+    "--cross_entropy.epochs=1", "--cross_entropy.batch_size=32", "--runtime.device=cpu",
+    "--runtime.threads=1",
 ]  # fmt: skip
 
 
 def test_a_table_has_all_finished_rows_whichever_were_made_last(tmp_path):
     data, to = tmp_path / "scenes", tmp_path / "to"
-    scenes = sample_splits({"train": 32, "val": 8}, fewest=2, most=2, seed=1)
+    scenes = sample_splits({"train": 32, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
-    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
+    line = ["reproduce", TABLE.name, "--data", str(data), "--output", str(to), *SMALL]
     made = []
     for label in ("G-SAN", "SAN"):
         assert main([*line, "--rows", label]) == 0
@@ -33,7 +32,7 @@ def test_a_table_has_all_finished_rows_whichever_were_made_last(tmp_path):
         text = (to / f"{TABLE.name}.md").read_text()
         assert all(f"| {label} |" in text for label in made)
         assert f"{4 - len(made)} runs are not finished" in text
-    # Of the rows at hand, all are compared with the table's first.
+    # All available rows are compared with the table's first.
     assert "difference of CIDEr from SAN" in text
 
 
@@ -41,32 +40,25 @@ def test_a_report_is_of_all_rows(tmp_path, capsys):
     enter(tmp_path)
     before = (tmp_path / LEDGER).read_bytes()
     assert report(tmp_path, "--rows", "SAN") == 2
-    assert capsys.readouterr().err.endswith("shows all finished rows; leave --rows out\n")
+    assert capsys.readouterr().err.endswith("shows all finished rows; remove --rows\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == [LEDGER, "written"]
     assert (tmp_path / LEDGER).read_bytes() == before
-
-
-def test_the_help_says_that_rows_are_made_and_all_are_shown(capsys):
-    with pytest.raises(SystemExit):
-        main(["reproduce", "norms", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "make the runs of these rows only; the table has all rows that are finished" in said
 
 
 @pytest.mark.parametrize("what", ["data", "pictures", "another"])
 def test_tables_are_not_made_among_data(tmp_path, capsys, what):
     data, pictures, another = (tmp_path / name for name in ("data", "pictures", "another"))
-    scenes = sample_splits({"train": 8, "val": 8}, fewest=2, most=2, seed=1)
+    scenes = sample_splits({"train": 8, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
     pictures.mkdir()
     shutil.copytree(data, another)
     place = tmp_path / what / ".." / what
     before = sorted((tmp_path / what).rglob("*"))
-    words = ["--data", str(data), "--pictures", str(pictures), "--to", str(place), "--jobs", "0"]
+    words = ["--data", str(data), "--images", str(pictures), "--output", str(place), "--jobs", "0"]
     assert main(["reproduce", TABLE.name, *words]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"ngsan reproduce: to: {place} ")
-    assert told.endswith(": give --to a folder of its own\n")
+    assert told.startswith(f"ngsan reproduce: --output: {place} holds ")
+    assert told.endswith("; pass a folder of its own\n")
     assert sorted((tmp_path / what).rglob("*")) == before
     # What was begun there goes on; here until something else is wrong.
     (tmp_path / what / LEDGER).touch()

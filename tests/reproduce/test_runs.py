@@ -12,28 +12,27 @@ import numpy as np
 import pytest
 
 from ngsan.__main__ import main
+from ngsan.atomic_io import folder_lock
 from ngsan.config import (
+    CROSS_ENTROPY,
+    SELF_CRITICAL,
     CaptionerConfig,
     CrossEntropyConfig,
     DataConfig,
-    MachineConfig,
-    RateConfig,
+    RuntimeConfig,
+    ScheduleConfig,
     SelfCriticalConfig,
     TrainConfig,
-    reproduction_run,
+    read_recipe,
 )
-from ngsan.config.phases import CROSS_ENTROPY, SELF_CRITICAL
 from ngsan.data.dataset import CaptionDataset
-from ngsan.data.lock import folder_lock
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
-from ngsan.reproduce.examples import choose_examples, examples_page
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
+from ngsan.reproduce.figures import choose_examples, examples_page
 from ngsan.reproduce.ledger import LEDGER, Ledger, Written
 from ngsan.reproduce.making import make_runs, missing_runs
-from ngsan.reproduce.report import build_report
-from ngsan.reproduce.report_text import to_csv, to_markdown
+from ngsan.reproduce.report import build_report, to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
 from ngsan.reproduce.tables import TABLES, Row, Table
 
@@ -59,19 +58,21 @@ TABLE = Table(
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
     sizes = {"train": 64, "val": 12, "test": 12}
-    write_scene_folder(folder, sample_splits(sizes, fewest=2, most=2, seed=1), scene_vocabulary())
+    write_scene_folder(
+        folder, sample_splits(sizes, min_objects=2, max_objects=2, seed=1), scene_vocabulary()
+    )
     return folder
 
 
 def base(data, **changes):
-    phase = {"epochs": 1, "batch_size": 16, "clip_value": 0.0, "clip_norm": 1.0}
-    rate = RateConfig("constant", 5e-3, 0.0)
+    phase = {"epochs": 1, "batch_size": 16, "clip_grad_value": 0.0, "clip_grad_norm": 1.0}
+    rate = ScheduleConfig("constant", 5e-3, 0.0)
     parts = {
         "model": CaptionerConfig(dim=16, heads=2, hidden_dim=16, layers=1, dropout=0.0),
         "data": DataConfig(folder=str(data)),
-        "cross_entropy": CrossEntropyConfig(rate=rate, **{**phase, "epochs": 2}),
-        "self_critical": SelfCriticalConfig(rate=rate, **phase),
-        "machine": MachineConfig(device="cpu", threads=1, save_seconds=0.0),
+        "cross_entropy": CrossEntropyConfig(schedule=rate, **{**phase, "epochs": 2}),
+        "self_critical": SelfCriticalConfig(schedule=rate, **phase),
+        "runtime": RuntimeConfig(device="cpu", threads=1, save_seconds=0.0),
     }
     return TrainConfig(**{**parts, **changes})
 
@@ -122,13 +123,13 @@ def test_another_recipe_seed_or_model_is_another_run(data):
         wanted_runs(TABLE, base(data), [0])[1],
         wanted_runs(
             TABLE,
-            base(data, self_critical=dataclasses.replace(base(data).self_critical, samples=3)),
+            base(data, self_critical=dataclasses.replace(base(data).self_critical, num_samples=3)),
             [0],
         )[0],
     ]
     assert run.key not in {other.key for other in others}
     assert others[2].key_after(CROSS_ENTROPY) == run.key_after(CROSS_ENTROPY)
-    quick = dataclasses.replace(base(data), machine=MachineConfig(device="cpu", log_steps=3))
+    quick = dataclasses.replace(base(data), runtime=RuntimeConfig(device="cpu", log_steps=3))
     assert wanted_runs(TABLE, quick, [0])[0].key == run.key
 
 
@@ -152,6 +153,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_alike(made, data, tmp_path, step
     assert {key: whole[key] for key in without_times(again)} == without_times(again)
 
 
+@pytest.mark.slow
 def test_several_runs_at_a_time_are_the_same(made, data, tmp_path):
     ledger = Ledger(tmp_path)
     wanted = wanted_runs(TABLE, base(data), [0])
@@ -200,43 +202,43 @@ def test_the_report_is_what_the_ledger_says(made, data):
 def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys):
     options = [
         "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--cross_entropy.epochs=1",
-        "--cross_entropy.batch_size=32", "--machine.device=cpu", "--machine.threads=1",
+        "--cross_entropy.batch_size=32", "--runtime.device=cpu", "--runtime.threads=1",
     ]  # fmt: skip
-    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path), "--seeds", "1"]
+    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path), "--seeds", "1"]
     assert main([*line, *options]) == 0
     shown = capsys.readouterr().out
     assert "One-layer SAN and N-SAN by epoch" in shown
     assert "model.safetensors" not in shown  # such a file is no longer there
     for ending in ("md", "csv", "png"):
         assert (tmp_path / f"curve.{ending}").stat().st_size > 50
-    assert main([*line, *options, "--report"]) == 0
-    assert "is in the ledger" not in capsys.readouterr().out
+    assert main([*line, *options, "--report-only"]) == 0
+    assert "finished" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["layers"], "say which dataset: --data DIR"),
+        (["layers"], "--data is missing; pass the dataset folder"),
         (["layers", "--data", "DATA", "--seeds", "0"], "seeds: 0 must be at least 1"),
         (["layers", "--data", "DATA", "--rows", "SAM"], "table layers has no row 'SAM'"),
-        (["layers", "--data", "DATA", "--report"], "no run of table layers is finished"),
+        (["layers", "--data", "DATA", "--report-only"], "no run of table layers is finished"),
         (
             ["models", "--data", "DATA", "--self_critical.epochs=0"],
-            "leaves out what the table measures",
+            "skips the phase that the table measures",
         ),
         (["layers", "--data", "DATA", "--jobs", "0"], "jobs: 0 must be at least 1"),
-        (["layers", "--data", "nowhere"], "data.folder: there is no folder nowhere"),
+        (["layers", "--data", "nowhere"], "data.folder: folder not found: nowhere"),
         (["layers", "--data=DATA", "--split", "dev"], "split: 'dev' is not measured"),
-        (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "rows: of which table"),
-        (["layers", "vqa", "--data", "DATA"], "have data and recipes of their own"),
-        (["curve", "video", "--data", "DATA"], "curve, video are not all about the same"),
+        (["layers", "norms", "--data", "DATA", "--rows", "SAN"], "--rows needs one table"),
+        (["layers", "vqa", "--data", "DATA"], "layers, vqa have different data and recipes"),
+        (["curve", "video", "--data", "DATA"], "curve, video have different data and recipes"),
         (["examples", "--rows", "SAN", "--data", "DATA"], "examples needs all of its runs"),
-        (["examples", "--data", "DATA", "--report"], ": SAN, G-SAN; without --report"),
+        (["examples", "--data", "DATA", "--report-only"], ": SAN, G-SAN; without --report-only"),
     ],
 )
 def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
     words = [word.replace("DATA", str(data)) for word in words]
-    assert main(["reproduce", *words, "--to", str(tmp_path)]) == 2
+    assert main(["reproduce", *words, "--output", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -244,23 +246,26 @@ def test_the_help_says_what_the_command_means_by_a_key(capsys):
     with pytest.raises(SystemExit):
         main(["reproduce", "norms", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "--data DIR the dataset folder: short for --data.folder" in said
-    assert "--seed SEED not looked at: see --seeds" in said
-    assert "those of norms are 'none (SAN)', 'layer norm'" in said
+    assert "--data DIR dataset folder" in said
+    assert "--seeds N make runs of the seeds 0 to N - 1; a table shows all finished seeds" in said
+    assert "make the runs of these rows only; a table shows all finished rows" in said
+    assert "--seed " not in said
 
 
 def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    assert main(["reproduce", "layers", "--data", str(data), "--to", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err.endswith("file is no folder\n")
+    assert (
+        main(["reproduce", "layers", "--data", str(data), "--output", str(tmp_path / "file")]) == 2
+    )
+    assert capsys.readouterr().err.endswith("file is not a folder\n")
 
 
 def test_two_commands_do_not_make_runs_in_one_folder(data, tmp_path, capsys):
-    line = ["reproduce", "curve", "--data", str(data), "--to", str(tmp_path)]
+    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path)]
     with folder_lock(tmp_path / ".lock"):
         assert main(line) == 2
         assert "another ngsan reproduce in" in capsys.readouterr().err
-        assert main([*line, "--report"]) == 2
+        assert main([*line, "--report-only"]) == 2
         assert "no run of table curve is finished" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -275,14 +280,14 @@ def test_every_table_can_be_built(data):
 
 
 def reproduction_run_on(data):
-    return dataclasses.replace(reproduction_run(), data=DataConfig(folder=str(data)))
+    return dataclasses.replace(read_recipe("reproduce"), data=DataConfig(folder=str(data)))
 
 
 def test_tables_share_their_runs(data):
     keys = {
         name: {run.label: run.key for run in wanted_runs(table, reproduction_run_on(data), [0])}
         for name, table in TABLES.items()
-        if table.recipe is reproduction_run
+        if table.recipe == "reproduce"
     }
     assert (
         keys["layers"]["SAN, L = 4"]

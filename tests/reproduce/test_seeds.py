@@ -2,11 +2,8 @@
 
 import csv
 
-import pytest
-
 from ngsan.__main__ import main
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.tables import TABLES
 from tests.reproduce.test_rows import SMALL
@@ -30,9 +27,9 @@ def files_of(folder):
 
 def test_a_table_has_all_finished_seeds_however_few_were_made_last(tmp_path):
     data, to = tmp_path / "scenes", tmp_path / "to"
-    scenes = sample_splits({"train": 32, "val": 8}, fewest=2, most=2, seed=1)
+    scenes = sample_splits({"train": 32, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
-    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
+    line = ["reproduce", TABLE.name, "--data", str(data), "--output", str(to), *SMALL]
     assert main([*line, "--rows", "SAN", "--seeds=2"]) == 0
     assert main([*line, "--rows", "SAN", "N-SAN", "--seeds=1"]) == 0
     assert len(Ledger(to)) == 3  # no second run of N-SAN was made
@@ -40,7 +37,7 @@ def test_a_table_has_all_finished_seeds_however_few_were_made_last(tmp_path):
     assert "5 runs are not finished." in table_text(to)  # of four rows with the two seeds
     before = files_of(to)
     for seeds in (1, 2):
-        assert main([*line, "--report", f"--seeds={seeds}"]) == 0
+        assert main([*line, "--report-only", f"--seeds={seeds}"]) == 0
         assert files_of(to) == before
 
 
@@ -63,10 +60,3 @@ def test_seeds_of_another_table_are_not_missed(tmp_path):
     assert report(tmp_path, "--seeds=1") == 0
     assert seeds_by_row(tmp_path) == {label: [0] for label in CIDER}
     assert "1 run is not finished." in table_text(tmp_path)
-
-
-def test_the_help_says_that_seeds_are_made_and_all_are_shown(capsys):
-    with pytest.raises(SystemExit):
-        main(["reproduce", "norms", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "make the runs of so many seeds, 0, 1, ...; the table has all seeds" in said

@@ -10,15 +10,14 @@ import pytest
 
 from ngsan.__main__ import main
 from ngsan.data.captions import read_captions
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
+from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.ledger import LEDGER, WRITTEN, Ledger
 from tests.reproduce.test_rows import SMALL
 from tests.reproduce.tiny_ledgers import TABLE, enter, report
 
 
 class FirstWord:
-    """In place of SPICE, whose parser is not at hand: does a reference begin with the same word?"""
+    """Replaces SPICE, whose parser is not installed: does a reference begin with the same word?"""
 
     names = ("SPICE",)
     signature = MappingProxyType({"spice": "stand-in"})
@@ -38,7 +37,7 @@ class FirstWord:
 def spice(monkeypatch):
     """The stand-in, which counts how often it is asked."""
     kind = type("Counted", (FirstWord,), {"asked": 0})
-    for module in ("metrics.spice", "commands.reproduce_outputs"):
+    for module in ("metrics.spice", "cli.reproduce"):
         monkeypatch.setattr(f"ngsan.{module}.Spice", kind)
     return kind
 
@@ -46,14 +45,16 @@ def spice(monkeypatch):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
-    scenes = sample_splits({"train": 32, "val": 8, "test": 12}, fewest=2, most=2, seed=1)
+    scenes = sample_splits(
+        {"train": 32, "val": 8, "test": 12}, min_objects=2, max_objects=2, seed=1
+    )
     write_scene_folder(folder, scenes, scene_vocabulary())
     return folder
 
 
 def words_of(data, to, *more):
     """A command line that makes two runs of SAN."""
-    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
+    line = ["reproduce", TABLE.name, "--data", str(data), "--output", str(to), *SMALL]
     return [*line, "--rows=SAN", "--seeds=2", *more]
 
 
@@ -89,9 +90,9 @@ def test_runs_get_their_spice_and_keep_all_else(tmp_path, data, spice):
     assert table_values(tmp_path) == [by_hand(data, tmp_path, key, "test") for key in after]
     # A report asks only of what is not known.
     line = [word for word in words_of(data, tmp_path) if word != "--rows=SAN"]
-    assert main([*line, "--report", "--spice"]) == 0
+    assert main([*line, "--report-only", "--spice"]) == 0
     assert spice.asked == 2
-    assert main([*line, "--report", "--spice", "--split=val"]) == 0
+    assert main([*line, "--report-only", "--spice", "--split=val"]) == 0
     assert spice.asked == 4
     assert table_values(tmp_path, f"{TABLE.name}-val") == [
         by_hand(data, tmp_path, key, "val") for key in after
@@ -110,7 +111,7 @@ def test_spice_goes_on_where_it_was_stopped(tmp_path, data, spice, monkeypatch, 
     with pytest.raises(SystemExit) as ended:
         main([*words_of(data, tmp_path), "--spice"])
     assert ended.value.code == 130
-    assert "stopped by SIGINT; the same command goes on" in capsys.readouterr().err
+    assert "stopped by SIGINT; the same command resumes" in capsys.readouterr().err
     assert ["SPICE" in entry.metrics["test"] for entry in Ledger(tmp_path)] == [True, False]
     monkeypatch.setattr(spice, "statistics", once)
     assert main([*words_of(data, tmp_path), "--spice"]) == 0
@@ -123,8 +124,8 @@ def test_runs_whose_captions_are_lost_are_named(tmp_path, data, spice, capsys):
     first, second = Ledger(tmp_path)
     (tmp_path / WRITTEN / f"{first.key}-test.json.gz").unlink()
     assert main([*words_of(data, tmp_path), "--spice"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    told = f"left out of table {TABLE.name}: the captions of SAN (seed 0) are not at hand"
+    said = " ".join(capsys.readouterr().err.split())
+    told = f"table {TABLE.name} has no SPICE: the captions of SAN (seed 0) were not kept"
     assert told in said
     assert "SPICE" not in (tmp_path / f"{TABLE.name}.md").read_text()
     assert "SPICE" in Ledger(tmp_path)[second.key].metrics["test"]
@@ -134,23 +135,23 @@ def test_what_spice_lacks_is_told_before_runs_are_made(tmp_path, data, monkeypat
     monkeypatch.setenv("NGSAN_SPICE_LIB", str(tmp_path / "empty"))
     to = tmp_path / "to"
     assert main([*words_of(data, to), "--spice"]) == 2
-    assert f"into {tmp_path / 'empty'}" in capsys.readouterr().err
+    assert f"to {tmp_path / 'empty'}" in capsys.readouterr().err
     assert not to.exists()
 
 
 def test_spice_is_of_captions_and_needs_those_of_people(tmp_path, spice, capsys):
-    line = ["--data", str(tmp_path), "--to", str(tmp_path / "to"), "--spice"]
+    line = ["--data", str(tmp_path), "--output", str(tmp_path / "to"), "--spice"]
     assert main(["reproduce", "translation", *line]) == 2
-    assert "spice: it is of captions, and translation has none" in capsys.readouterr().err
+    assert "--spice applies to captions, and translation has none" in capsys.readouterr().err
     enter(tmp_path / "to")
     assert report(tmp_path / "to", "--spice") == 2
-    assert "spice: the captions of people are needed: give --data DIR" in capsys.readouterr().err
+    assert "--spice needs reference captions; pass --data DIR" in capsys.readouterr().err
     assert spice.asked == 0
 
 
 def test_a_report_of_nothing_makes_nothing(tmp_path, data, spice, capsys):
     to = tmp_path / "to"
-    line = ["reproduce", TABLE.name, "--data", str(data), "--to", str(to), *SMALL]
-    assert main([*line, "--report", "--spice"]) == 2
+    line = ["reproduce", TABLE.name, "--data", str(data), "--output", str(to), *SMALL]
+    assert main([*line, "--report-only", "--spice"]) == 2
     assert f"no run of table {TABLE.name} is finished" in capsys.readouterr().err
     assert not to.exists()

@@ -6,20 +6,21 @@ import json
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.config import reproduction_run
-from ngsan.config.answering import AnswerDataConfig, AnswerRun
+from ngsan.config import AnswerDataConfig, AnsweringConfig, ParallelConfig, read_recipe
 from ngsan.config.data import DataConfig
-from ngsan.config.translation import ParallelConfig, multi30k_run
-from ngsan.config.video import video_run
 from ngsan.data.captions import CAPTIONS
 from ngsan.data.parallel.prepare import Split, prepare
 from ngsan.data.questions import QUESTIONS, read_questions
 from ngsan.data.store import FeatureStore
 from ngsan.data.store_writer import StoreWriter
-from ngsan.data.synthetic import scene_vocabulary
-from ngsan.data.synthetic.asking import write_question_scenes
-from ngsan.data.synthetic.folder import sample_splits, write_scene_folder
-from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
+from ngsan.data.synthetic.folders import (
+    sample_moving_splits,
+    sample_splits,
+    scene_vocabulary,
+    write_moving_folder,
+    write_question_scenes,
+    write_scene_folder,
+)
 from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import wanted_runs
@@ -29,11 +30,11 @@ from tests.reproduce.tiny_ledgers import TABLE, enter_run, report
 from tests.translation_worlds import backwards_folder
 
 SCORES = [float(score) for score in range(8)]
-REFUSED = "the data's split 'test' is not the one that the run"
+REFUSED = "there was evaluated on another split 'test' than the data's"
 
 
 def write_scenes(folder, splits=("train", "val", "test")):
-    found = sample_splits(dict.fromkeys(splits, 8), fewest=2, most=2, seed=1)
+    found = sample_splits(dict.fromkeys(splits, 8), min_objects=2, max_objects=2, seed=1)
     write_scene_folder(folder, found, scene_vocabulary())
     return folder
 
@@ -49,7 +50,7 @@ def change(path, split):
 
 
 def runs_on(data, seeds, rows=("SAN", "N-SAN")):
-    base = dataclasses.replace(reproduction_run(), data=DataConfig(folder=str(data)))
+    base = dataclasses.replace(read_recipe("reproduce"), data=DataConfig(folder=str(data)))
     return wanted_runs(TABLE, base, seeds, rows)
 
 
@@ -81,7 +82,7 @@ def test_no_run_is_made_beside_those_of_another_test_split(scenes, entered, rows
     change(scenes / CAPTIONS, "test")
     with pytest.raises(ValueError, match=REFUSED) as told:
         make_runs(runs_on(scenes, range(3), rows), Ledger(entered), listen=pytest.fail)
-    assert "take another --to for these data" in str(told.value)
+    assert "use another --output for these data" in str(told.value)
     assert len(Ledger(entered)) == 4
 
 
@@ -90,8 +91,8 @@ def test_the_command_refuses_to_make_or_to_show_them(scenes, entered, capsys):
     change(scenes / CAPTIONS, "test")
     table = entered / f"{TABLE.name}.md"
     table.unlink()
-    for words in (["--report"], []):
-        line = ["reproduce", TABLE.name, "--data", str(scenes), "--to", str(entered), *words]
+    for words in (["--report-only"], []):
+        line = ["reproduce", TABLE.name, "--data", str(scenes), "--output", str(entered), *words]
         assert main(line) == 2
         assert REFUSED in capsys.readouterr().err
     assert not table.exists()
@@ -118,7 +119,7 @@ def test_a_run_of_a_later_seed_is_refused_beside_them_without_data(scenes, enter
     for words in ([], ["--seeds", "2"]):  # fewer seeds do not hide it
         assert report(entered, *words) == 2
         told = capsys.readouterr().err
-        assert f"the runs {first.key} and {other.key} were not measured on the same split" in told
+        assert f"the runs {first.key} and {other.key} were evaluated on different splits" in told
     assert report(entered, "--split", "val") == 0
 
 
@@ -158,8 +159,8 @@ def test_without_a_test_split_nothing_is_told_or_asked(tmp_path, entered):
 
 
 def test_a_validation_split_of_that_name_is_in_the_key(scenes):
-    data = DataConfig(folder=str(scenes), validation="test")
-    base = dataclasses.replace(reproduction_run(), data=data)
+    data = DataConfig(folder=str(scenes), val_split="test")
+    base = dataclasses.replace(read_recipe("reproduce"), data=data)
     (run,) = wanted_runs(TABLE, base, [0], ["SAN"])
     assert (set(run.data), run.measured) == ({"train", "validation"}, {})
 
@@ -167,7 +168,7 @@ def test_a_validation_split_of_that_name_is_in_the_key(scenes):
 def test_clips_are_known_alike(tmp_path):
     sizes = {"train": 6, "val": 4, "test": 4}
     write_moving_folder(tmp_path, sample_moving_splits(sizes, frames=4))
-    base = dataclasses.replace(video_run(), data=DataConfig(folder=str(tmp_path)))
+    base = dataclasses.replace(read_recipe("vatex-nsa"), data=DataConfig(folder=str(tmp_path)))
     runs = []
     for _ in range(2):
         runs.append(wanted_runs(TABLES["video"], base, [0])[0])
@@ -177,12 +178,12 @@ def test_clips_are_known_alike(tmp_path):
 
 
 def question_runs(folder, rows=None):
-    base = AnswerRun(data=AnswerDataConfig(folder=str(folder)))
+    base = AnsweringConfig(data=AnswerDataConfig(folder=str(folder)))
     return wanted_runs(TABLES["vqa"], base, [0], rows)
 
 
 def test_questions_are_known_alike_whatever_the_rows(tmp_path):
-    write_question_scenes(tmp_path, {"train": 12, "val": 6, "test": 6}, most=3)
+    write_question_scenes(tmp_path, {"train": 12, "val": 6, "test": 6}, max_objects=3)
     before, blind = question_runs(tmp_path), question_runs(tmp_path, ["question only"])
     assert {run.measured["test"] for run in before} == {run.measured["test"] for run in blind}
     change(tmp_path / QUESTIONS, "test")
@@ -192,7 +193,7 @@ def test_questions_are_known_alike_whatever_the_rows(tmp_path):
 
 
 def test_a_model_that_sees_nothing_needs_no_features_of_the_test_split(tmp_path):
-    write_question_scenes(tmp_path / "whole", {"train": 12, "val": 6, "test": 6}, most=3)
+    write_question_scenes(tmp_path / "whole", {"train": 12, "val": 6, "test": 6}, max_objects=3)
     part, store = tmp_path / "part", FeatureStore(tmp_path / "whole")
     part.mkdir()
     for path in (tmp_path / "whole").iterdir():
@@ -224,6 +225,6 @@ def test_the_key_of_a_translation_covers_all_splits(tmp_path):
         splits["test"] = Split([source], [target])
         prepare(tmp_path / name, splits, subwords=Subwords.load(data / FILE), language="de")
         place = ParallelConfig(folder=str(tmp_path / name))
-        base = dataclasses.replace(multi30k_run(), data=place)
+        base = dataclasses.replace(read_recipe("multi30k-nsa"), data=place)
         keys.append(wanted_runs(TABLES["translation"], base, [0])[0].key)
     assert keys[0] != keys[1]

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ngsan.reproduce.statistics import mean_and_deviation, paired, student_tail, welch
+from ngsan.reproduce.report import mean_and_deviation, paired, student_tail, welch
 
 
 def test_mean_and_deviation_are_the_library_s():

@@ -10,32 +10,35 @@ import numpy as np
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.config.answering import AnswerDataConfig, AnswerRun
+from ngsan.config import AnswerDataConfig, AnsweringConfig
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.data.questions import Question, read_questions
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
-from ngsan.data.synthetic.asking import write_question_scenes
-from ngsan.data.synthetic.moving_folder import sample_moving_splits, write_moving_folder
-from ngsan.metrics.translation import bleu_of_counts, plain_bleu
-from ngsan.reproduce.answering import Answering, answer_priors
+from ngsan.data.synthetic.folders import (
+    sample_moving_splits,
+    write_moving_folder,
+    write_question_scenes,
+)
+from ngsan.metrics.translation import bleu_of_counts, sacre_bleu
 from ngsan.reproduce.ledger import LEDGER, Ledger
+from ngsan.reproduce.report import paired
 from ngsan.reproduce.runs import wanted_runs
-from ngsan.reproduce.statistics import paired
 from ngsan.reproduce.tables import TABLES, Row, Table
+from ngsan.reproduce.tasks import Answering, answer_priors
 from ngsan.text.answers import answer_accuracy
 from tests.translation_worlds import backwards_folder
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1"]
-PLACE = ["--machine.device=cpu", "--machine.threads=1"]
+PLACE = ["--runtime.device=cpu", "--runtime.threads=1"]
 ANSWERER = [
     "--model.flat_dim=16", "--model.flat_hidden_dim=8", "--model.word_dim=8",
-    "--learning.epochs=1", "--learning.batch_size=16",
+    "--training.epochs=1", "--training.batch_size=16",
 ]  # fmt: skip
 
 
 def reproduce(name, data, folder, *words):
-    return main(["reproduce", name, "--data", str(data), "--to", str(folder), *words, *PLACE])
+    return main(["reproduce", name, "--data", str(data), "--output", str(folder), *words, *PLACE])
 
 
 def entries_of(folder):
@@ -45,7 +48,7 @@ def entries_of(folder):
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("questions")
-    write_question_scenes(folder, {"train": 40, "val": 16, "test": 12}, most=3)
+    write_question_scenes(folder, {"train": 40, "val": 16, "test": 12}, max_objects=3)
     return folder
 
 
@@ -94,7 +97,7 @@ def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions,
 
 
 def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
-    words = ["--seeds", "2", "--report", *SMALL, *ANSWERER]
+    words = ["--seeds", "2", "--report-only", *SMALL, *ANSWERER]
     assert reproduce("vqa", questions, answered, "--split", "val", *words) == 0
     with (answered / "vqa-val.csv").open() as file:
         found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
@@ -152,19 +155,19 @@ def test_a_model_that_sees_nothing_needs_no_features(questions, tmp_path, answer
     assert "prior by question type" in text
     table.unlink()
     again = [word for word in words if word not in ("--rows", "question only")]
-    assert reproduce("vqa", data, tmp_path / "to", "--report", *again) == 0
+    assert reproduce("vqa", data, tmp_path / "to", "--report-only", *again) == 0
     assert table.read_text() == text
 
 
 def test_models_that_see_are_refused_without_features(questions, tmp_path, capsys):
     data = without_features(questions, tmp_path / "data")
     assert reproduce("vqa", data, tmp_path / "to", "--seeds", "1", *SMALL, *ANSWERER) == 2
-    assert "there is no feature store in" in capsys.readouterr().err
+    assert "no feature store in" in capsys.readouterr().err
     assert not (tmp_path / "to" / LEDGER).exists()
 
 
 def test_rows_do_not_change_what_the_data_are(questions):
-    base = AnswerRun(data=AnswerDataConfig(folder=str(questions)))
+    base = AnsweringConfig(data=AnswerDataConfig(folder=str(questions)))
     keys = [
         {run.label: run.key for run in wanted_runs(TABLES["vqa"], base, [0], rows)}
         for rows in (None, ["question only"])
@@ -191,7 +194,7 @@ def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
     data = backwards_folder(tmp_path / "pairs", train=200, val=40)
     words = [
         "--seeds", "2", *SMALL, "--cross_entropy.epochs=2", "--cross_entropy.batch_size=400",
-        "--cross_entropy.average=0", "--validation.decoding.beam=2",
+        "--cross_entropy.average_epochs=0", "--validation.decoding.beam=2",
     ]  # fmt: skip
     assert reproduce("translation", data, tmp_path / "to", *words) == 0
     # Without a test split the table is of the validation split.
@@ -200,7 +203,7 @@ def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
     counts = {}
     for entry in entries_of(tmp_path / "to"):
         written = ledger.written(entry["key"], "val")
-        value = plain_bleu(written.texts, references).value
+        value = sacre_bleu(written.texts, [references]).value
         assert entry["metrics"]["val"]["BLEU"] == pytest.approx(value, abs=1e-3)
         assert entry["curve"][-1] == pytest.approx(value, abs=2.0)
         rows = np.array(written.scores, float)
@@ -234,7 +237,7 @@ def features_again(source, folder, change):
     with StoreWriter(folder, source=name or store.source) as writer:
         for image in store.ids():
             writer.add(image, regions_of(store[image]))
-    return AnswerRun(data=AnswerDataConfig(folder=str(folder)))
+    return AnsweringConfig(data=AnswerDataConfig(folder=str(folder)))
 
 
 def rounded_otherwise(regions):
@@ -252,7 +255,7 @@ def rounded_otherwise(regions):
 )
 def test_features_that_were_made_twice_are_the_same_data(questions, tmp_path, change, same):
     task = Answering()
-    before = task.fit(AnswerRun(data=AnswerDataConfig(folder=str(questions))))
+    before = task.fit(AnsweringConfig(data=AnswerDataConfig(folder=str(questions))))
     after = task.fit(features_again(questions, tmp_path / "again", change))
     assert (before.data == after.data) is same
     assert (before.content == after.content) is (change[0] != "")
@@ -268,11 +271,11 @@ def test_the_first_rounds_of_another_machine_count(questions, answered, tmp_path
 
 def test_every_table_has_a_recipe_that_fits_its_rows(questions):
     for table in TABLES.values():
-        recipe = table.recipe()
+        recipe = table.base
         for row in table.rows:
             dataclasses.replace(recipe.model, **row.model)
         assert table.metric in table.metrics
-    base = AnswerRun(data=AnswerDataConfig(folder=str(questions)))
+    base = AnsweringConfig(data=AnswerDataConfig(folder=str(questions)))
     assert len({run.key for run in wanted_runs(TABLES["vqa"], base, [0, 1])}) == 6
 
 
@@ -290,8 +293,8 @@ def test_tables_are_checked(changes, told):
 
 
 def test_help_explains_the_keys_of_the_table_s_task(capsys):
-    for name, key in (("vqa", "--learning.epochs"), ("translation", "--model.hidden_dropout")):
-        for words in ([name, "--help"], ["--report", name, "--to", "layers", "--help"]):
+    for name, key in (("vqa", "--training.epochs"), ("translation", "--model.hidden-dropout")):
+        for words in ([name, "--help"], ["--report-only", name, "--output", "layers", "--help"]):
             with pytest.raises(SystemExit):
                 main(["reproduce", *words])
             assert key in capsys.readouterr().out

@@ -3,11 +3,11 @@
 import dataclasses
 
 from ngsan.__main__ import main
-from ngsan.config import reproduction_run
+from ngsan.config import read_recipe
 from ngsan.reproduce.ledger import WRITTEN, Entry, Ledger, Written
 from ngsan.reproduce.runs import wanted_runs
 from ngsan.reproduce.tables import TABLES
-from ngsan.reproduce.task import Fitted
+from ngsan.reproduce.tasks import Fitted
 
 TABLE = TABLES["models-cross-entropy"]
 CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)}
@@ -15,7 +15,7 @@ CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)
 
 def runs_of(table, seeds, rows, *, data="coco", feature_dim=8):
     """Runs of a table as if they learned from some data."""
-    base = reproduction_run()
+    base = read_recipe("reproduce")
     model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
     fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
     return wanted_runs(table, base, seeds, rows, fitted=fitted)
@@ -70,7 +70,7 @@ def lose(folder, label, *seeds):
 
 def report(folder, *words, name=TABLE.name):
     """Makes a table of what is finished."""
-    return main(["reproduce", name, "--report", "--to", str(folder), *words])
+    return main(["reproduce", name, "--report-only", "--output", str(folder), *words])
 
 
 def table_text(folder):

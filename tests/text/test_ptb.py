@@ -21,12 +21,17 @@ PUNCTUATION = {"''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", "--", "
 LINE_BREAKS = "\n\r\v\f\u2028\u2029"
 
 
-@pytest.mark.parametrize(("caption", "words"), GOLDEN["captions"])
-def test_caption_has_the_words_of_the_java_tokenizer(caption: str, words: str) -> None:
-    assert " ".join(tokenize(caption)) == words
+def test_captions_have_the_words_of_the_java_tokenizer() -> None:
+    wrong = {
+        caption: tokenize(caption)
+        for caption, words in GOLDEN["captions"]
+        if " ".join(tokenize(caption)) != words
+    }
+    assert not wrong
+    assert len(GOLDEN["captions"]) == 795
 
 
-def test_lines_of_a_file_see_their_neighbours() -> None:
+def test_tokenizer_sees_the_next_line() -> None:
     captions, words = zip(*GOLDEN["lines"], strict=True)
     assert [" ".join(line) for line in tokenize_lines(captions)] == list(words)
     # A single letter at the end of a line: the next line decides about its period.
@@ -42,16 +47,14 @@ def test_empty_and_very_long_captions() -> None:
     assert tokenize("a dog's x-ray, " * 5000) == ["a", "dog", "'s", "x-ray"] * 5000
 
 
-@pytest.mark.parametrize(
-    "unit",
-    ["a-", "a.", "a_", "a/", "5 ", "5-", "a@", "<a ", "&amp;", "o'", "a,", '<a b="', "www.a."],
-)
-def test_no_rule_runs_away_on_repeated_text(unit: str) -> None:
+def test_no_rule_is_exponential_on_repeated_text() -> None:
     # Would take minutes if a rule were exponential in the length of its match.
-    assert tokenize(unit * 500 + "$")[-1].endswith("$")
+    units = ["a-", "a.", "a_", "a/", "5 ", "5-", "a@", "<a ", "&amp;", "o'", "a,", '<a b="']
+    for unit in [*units, "www.a."]:
+        assert tokenize(unit * 500 + "$")[-1].endswith("$")
 
 
-def test_version_is_fit_for_a_signature() -> None:
+def test_version_is_valid_in_a_signature() -> None:
     assert TOKENIZER_VERSION
     assert not set(TOKENIZER_VERSION) & set(" |:")
 
@@ -72,7 +75,7 @@ def test_letters_are_kept_in_order(text: str) -> None:
 
 
 @given(st.text(alphabet=string.ascii_letters + " ,.", max_size=80))
-def test_the_short_cut_for_plain_captions_changes_nothing(caption: str) -> None:
+def test_shortcut_for_plain_captions_changes_nothing(caption: str) -> None:
     # A quotation mark is dropped, and sends the caption through the rules.
     assert tokenize('" ' + caption) == tokenize(caption)
 
@@ -147,7 +150,7 @@ def test_random_captions_agree_with_the_java_program(tmp_path: Path) -> None:
         (["x ^_^"], ["x ^_^"]),
     ],
 )
-def test_a_face_needs_something_after_it(lines, words):
+def test_smiley_at_the_end_of_the_file(lines, words):
     assert [" ".join(line) for line in tokenize_lines(lines)] == words
     if len(lines) == 1:
         assert " ".join(tokenize(lines[0], None)) == words[0]

@@ -31,7 +31,7 @@ class SlowWriter:
     vocab_size: int
     forbidden: frozenset
     temperature: float
-    longest: int
+    max_length: int
 
     def log_probs(self, image, before):
         """(V,) by word, in double precision: what the word after these is drawn by."""
@@ -66,7 +66,7 @@ class SlowWriter:
     def greedy(self, image):
         """The caption of the most probable words."""
         words = []
-        while len(words) < self.longest:
+        while len(words) < self.max_length:
             word = self.log_probs(image, words).argmax().item()
             if word == 0:
                 return words, True
@@ -76,7 +76,7 @@ class SlowWriter:
     def all_captions(self):
         """Every caption that can be written."""
         open_ones, found = [[]], []
-        for _ in range(self.longest):
+        for _ in range(self.max_length):
             found += [(words, True) for words in open_ones]
             open_ones = [
                 [*words, word]

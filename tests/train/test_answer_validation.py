@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from ngsan.config import MachineConfig
-from ngsan.data.synthetic.asking import write_question_scenes
-from ngsan.models.saved_answerer import load_answerer
-from ngsan.train import answering
-from ngsan.train.answer_validation import AnswerValidation
+from ngsan.config import RuntimeConfig
+from ngsan.data.synthetic.folders import write_question_scenes
+from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
+from ngsan.train.tasks import answering
+from ngsan.train.tasks.answering import AnswerValidation
 from tests.train.test_answering import small_run
 
 
@@ -37,18 +37,18 @@ def test_what_is_validated_is_what_is_saved(tmp_path, monkeypatch, device):
 
     class Watched(AnswerValidation):
         def __call__(self):
-            weights = self._writer.state_dict().items()
+            weights = self._model.state_dict().items()
             validated.append({name: tensor.cpu().clone() for name, tensor in weights})
             return super().__call__()
 
     monkeypatch.setattr(answering, "AnswerValidation", Watched)
     if device == "cpu":
         monkeypatch.setattr(nn.LSTM, "flatten_parameters", move_weights)
-    write_question_scenes(tmp_path / "scenes", {"train": 20, "val": 10}, most=3)
+    write_question_scenes(tmp_path / "scenes", {"train": 20, "val": 10}, max_objects=3)
     run = small_run(tmp_path / "scenes")
-    machine = MachineConfig(device=device, precision="float32", threads=1, compile=False)
-    learning = dataclasses.replace(run.learning, epochs=1)
-    train(dataclasses.replace(run, machine=machine, learning=learning), tmp_path / "run")
-    saved = load_answerer(tmp_path / "run").answerer.state_dict()
+    machine = RuntimeConfig(device=device, precision="float32", threads=1, compile=False)
+    learning = dataclasses.replace(run.training, epochs=1)
+    train(dataclasses.replace(run, runtime=machine, training=learning), tmp_path / "run")
+    saved = load_model(tmp_path / "run", "answering")[0].state_dict()
     (seen,) = validated
     assert [name for name in saved if not torch.equal(seen[name], saved[name])] == []

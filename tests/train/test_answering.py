@@ -13,34 +13,34 @@ import torch
 
 import ngsan
 from ngsan.__main__ import main
-from ngsan.config import MachineConfig, RateConfig, read_yaml, to_yaml
-from ngsan.config.answering import (
-    ANSWERERS,
+from ngsan.config import (
     AnswerDataConfig,
     AnswererConfig,
+    AnsweringConfig,
     AnswerPhaseConfig,
-    AnswerRun,
     AnswerValidationConfig,
-    question_run,
+    RuntimeConfig,
+    ScheduleConfig,
+    read_recipe,
+    read_yaml,
 )
 from ngsan.config.data import SceneConfig
 from ngsan.data.question_set import QuestionSet
-from ngsan.data.synthetic.asking import answer_of, write_question_scenes
-from ngsan.data.synthetic.scene import sample_scenes
+from ngsan.data.synthetic.folders import answer_of, write_question_scenes
+from ngsan.data.synthetic.scenes import sample_scenes
 from ngsan.metrics.vqa import score_answers
-from ngsan.models.build_answerer import build_answerer
-from ngsan.models.folder import read_metrics, read_task
-from ngsan.models.saved_answerer import load_answerer, save_answerer
-from ngsan.models.saved_captioner import load_captioner
-from ngsan.predict.answers import QuestionAnswerer
-from ngsan.train.answering_phase import AnswerLoss
+from ngsan.models.build import build_answerer
+from ngsan.models.checkpoint import load_model, read_metrics, read_task, save_model
+from ngsan.predict.answerer import Answerer, TorchAnswerer
+from ngsan.predict.answerer import load_answerer as open_answerer
 from ngsan.train.run import InterruptedRunError, train
-from ngsan.train.schedule import rate_at
+from ngsan.train.step import learning_rate
+from ngsan.train.tasks.answering import AnswerLoss
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+RECIPES = Path(__file__).parents[2] / "src" / "ngsan" / "recipes"
 
 SMALL = AnswererConfig(
-    longest=8,
+    max_length=8,
     word_dim=8,
     dim=16,
     heads=2,
@@ -53,12 +53,14 @@ SMALL = AnswererConfig(
 
 
 def small_run(folder, **changes):
-    run = AnswerRun(
+    run = AnsweringConfig(
         model=SMALL,
         data=AnswerDataConfig(folder=str(folder)),
-        learning=AnswerPhaseConfig(epochs=2, batch_size=16, rate=RateConfig("constant", 1e-3, 0)),
+        training=AnswerPhaseConfig(
+            epochs=2, batch_size=16, schedule=ScheduleConfig("constant", 1e-3, 0)
+        ),
         validation=AnswerValidationConfig(batch_size=17),
-        machine=MachineConfig(device="cpu", threads=1, log_steps=1),
+        runtime=RuntimeConfig(device="cpu", threads=1, log_steps=1),
     )
     return dataclasses.replace(run, **changes)
 
@@ -66,7 +68,7 @@ def small_run(folder, **changes):
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes")
-    write_question_scenes(folder, {"train": 60, "val": 30}, most=3)
+    write_question_scenes(folder, {"train": 60, "val": 30}, max_objects=3)
     return folder
 
 
@@ -75,6 +77,11 @@ def trained(scenes, tmp_path_factory):
     output, entries = tmp_path_factory.mktemp("run"), []
     train(small_run(scenes), output, listen=entries.append)
     return output, entries
+
+
+def torch_answerer(folder):
+    answerer, config, companions = load_model(folder, "answering")
+    return TorchAnswerer(answerer, config, companions["vocabulary"], companions["answers"])
 
 
 def test_questions_about_scenes_are_answered_by_boxes_alone(scenes):
@@ -101,15 +108,16 @@ def test_questions_about_scenes_are_answered_by_boxes_alone(scenes):
             assert target == ("yes" if inside else "no")
 
 
+@pytest.mark.slow
 def test_only_geometry_learns_how_things_lie(tmp_path):
-    run = question_run()
+    run = read_recipe("toy-questions")
     train(run, tmp_path / "gsa")
     assert read_metrics(tmp_path / "gsa")["accuracy"] > 92
     blind = dataclasses.replace(
         run,
         model=dataclasses.replace(run.model, geometry="none"),
         data=AnswerDataConfig(folder=str(tmp_path / "gsa" / "scenes")),
-        learning=dataclasses.replace(run.learning, epochs=2),
+        training=dataclasses.replace(run.training, epochs=2),
     )
     train(blind, tmp_path / "mcan")
     assert 44 < read_metrics(tmp_path / "mcan")["accuracy"] < 58
@@ -118,8 +126,8 @@ def test_only_geometry_learns_how_things_lie(tmp_path):
 def test_scenes_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match="unknown question"):
         answer_of(next(sample_scenes(1)), "why?")
-    with pytest.raises(ValueError, match="most: among 6 to 6 objects"):
-        write_question_scenes(tmp_path, {"train": 1}, fewest=6, most=6)
+    with pytest.raises(ValueError, match="max_objects: among 6 to 6 objects"):
+        write_question_scenes(tmp_path, {"train": 1}, min_objects=6, max_objects=6)
 
 
 def test_the_loss_is_binary_cross_entropy(scenes):
@@ -150,17 +158,17 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
         30,
     )
     assert read_task(output) == "answering"
-    saved = load_answerer(output)
-    assert saved.config.features == "scenes of ngsan, regions x 32"
-    assert read_yaml(AnswerRun, output / "config.yaml").model == saved.config
-    with pytest.raises(ValueError, match="a model for answering, and here one for captioning"):
-        load_captioner(output)
-    with pytest.raises(ValueError, match=r"ngsan\.QuestionAnswerer\.load"):
+    _, config, _ = load_model(output, "answering")
+    assert config.features == "scenes of ngsan, regions x 32"
+    assert read_yaml(AnsweringConfig, output / "config.yaml").model == config
+    with pytest.raises(ValueError, match="a model for answering, not for captioning"):
+        load_model(output, "captioning")
+    with pytest.raises(ValueError, match=r"ngsan\.load_answerer"):
         ngsan.load(output)
-    with pytest.raises(ValueError, match="it cannot look at photographs"):
-        QuestionAnswerer.load(output)
+    with pytest.raises(ValueError, match="it cannot read photographs"):
+        open_answerer(output)
     data = QuestionSet(scenes, "val")
-    answerer = QuestionAnswerer(saved)
+    answerer = Answerer(torch_answerer(output))
     given = {}
     for question in data.questions:
         found = data.store[question.image]
@@ -174,8 +182,8 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
 def test_a_split_is_answered_and_scored_by_the_command(trained, scenes, tmp_path, capsys):
     answers, scores = tmp_path / "answers.json", tmp_path / "scores.json"
     words = ["evaluate", str(trained[0]), "--data", str(scenes), "--split", "val"]
-    words += ["--to", str(answers), "--device", "cpu"]
-    assert main([*words, "--json", str(scores), "--batch_size", "7"]) == 0
+    words += ["--output", str(answers), "--device", "cpu"]
+    assert main([*words, "--scores", str(scores), "--batch-size", "7"]) == 0
     assert "VQA|questions:30|people:10" in capsys.readouterr().out
     found, trained_to = json.loads(scores.read_text()), read_metrics(trained[0])
     assert found["accuracy"] == pytest.approx(trained_to["accuracy"])
@@ -185,24 +193,24 @@ def test_a_split_is_answered_and_scored_by_the_command(trained, scenes, tmp_path
     assert [str(row["question_id"]) for row in rows] == [asked.id for asked in data.questions]
     assert {row["answer"] for row in rows} <= {"yes", "no"}
     assert main([*words, "--metrics", "CIDEr"]) == 2
-    assert "--metrics is for captioners" in capsys.readouterr().err
+    assert "--metrics applies to captioners" in capsys.readouterr().err
     other = tmp_path / "other"
-    write_question_scenes(other, {"train": 4, "val": 4}, most=3)
+    write_question_scenes(other, {"train": 4, "val": 4}, max_objects=3)
     lines = [json.loads(line) for line in (other / "questions.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("answers")
     (other / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     words[3] = str(other)
     assert main(words) == 0
-    assert "not scored, as nobody has answered 4" in capsys.readouterr().out
+    assert "not scored: 4 of the questions" in capsys.readouterr().out
 
 
 def test_answers_come_with_where_the_model_looked(trained, scenes):
-    answerer = QuestionAnswerer(load_answerer(trained[0]))
+    answerer = Answerer(torch_answerer(trained[0]))
     data = QuestionSet(scenes, "val")
     found = data.store[data.questions[0].image]
     given = answerer.answer_regions(
-        found.features, found.boxes, "is one xylophone inside another?", count=2
+        found.features, found.boxes, "is one xylophone inside another?", num_return=2
     )
     assert len(given.answers) == 2
     chances = [answer.probability for answer in given.answers]
@@ -211,36 +219,29 @@ def test_answers_come_with_where_the_model_looked(trained, scenes):
     assert given.regions.sum() == pytest.approx(1, abs=1e-5)
     assert len(given.regions) == len(found.features)
     assert sum(weight for _, weight in given.words) == pytest.approx(1, abs=1e-5)
-    assert len(answerer.answer_regions(found.features, found.boxes, "is", count=99).answers) == 2
+    assert (
+        len(answerer.answer_regions(found.features, found.boxes, "is", num_return=99).answers) == 2
+    )
     with pytest.raises(ValueError, match="has no words"):
         answerer.answer_regions(found.features, found.boxes, "?")
-    with pytest.raises(ValueError, match="count: 0"):
-        answerer.answer_regions(found.features, found.boxes, "is", count=0)
+    with pytest.raises(ValueError, match="num_return: 0"):
+        answerer.answer_regions(found.features, found.boxes, "is", num_return=0)
 
 
 def test_models_in_8_bits_answer_alike(trained, tmp_path):
-    saved = load_answerer(trained[0])
-    save_answerer(
-        tmp_path,
-        saved.answerer.state_dict(),
-        saved.config,
-        saved.words,
-        saved.answers,
-        rounded=True,
-    )
-    rounded = load_answerer(tmp_path)
-    for name, tensor in saved.answerer.state_dict().items():
-        other = rounded.answerer.state_dict()[name]
-        assert (tensor - other).abs().max() <= tensor.abs().max() / 250, name
-    with pytest.raises(ValueError, match="do not belong together"):
-        save_answerer(
-            tmp_path, saved.answerer.state_dict(), saved.config, saved.answers, saved.answers
-        )
+    answerer, config, companions = load_model(trained[0], "answering")
+    save_model(tmp_path, answerer, config, companions, quantize=True)
+    rounded = load_model(tmp_path, "answering")[0].state_dict()
+    for name, tensor in answerer.state_dict().items():
+        assert (tensor - rounded[name]).abs().max() <= tensor.abs().max() / 250, name
+    answers = companions["answers"]
+    with pytest.raises(ValueError, match="do not match"):
+        save_model(tmp_path, answerer, config, {"vocabulary": answers, "answers": answers})
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_a_stopped_run_ends_as_if_it_had_not_been(scenes, trained, tmp_path, where):
-    machine = MachineConfig(device="cpu", threads=1, log_steps=1, data=where)
+    machine = RuntimeConfig(device="cpu", threads=1, log_steps=1, data=where)
     steps = []
 
     def stop(entry):
@@ -250,10 +251,10 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(scenes, trained, tmp_path, whe
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(InterruptedRunError):
-        train(small_run(scenes, machine=machine), tmp_path, listen=stop)
-    train(small_run(scenes, machine=machine), tmp_path, resume=True)
-    mine = load_answerer(tmp_path).answerer.state_dict()
-    its = load_answerer(trained[0]).answerer.state_dict()
+        train(small_run(scenes, runtime=machine), tmp_path, listen=stop)
+    train(small_run(scenes, runtime=machine), tmp_path, resume=True)
+    mine = load_model(tmp_path, "answering")[0].state_dict()
+    its = load_model(trained[0], "answering")[0].state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
 
 
@@ -263,19 +264,19 @@ def test_word_vectors_are_where_learning_begins(scenes, tmp_path):
     (tmp_path / "vectors.txt").write_text("inside " + " ".join(map(str, vector)) + "\n")
     run = small_run(
         scenes,
-        data=AnswerDataConfig(folder=str(scenes), vectors=str(tmp_path / "vectors.txt")),
-        learning=AnswerPhaseConfig(epochs=1, rate=RateConfig("constant", 1e-12, 0)),
+        data=AnswerDataConfig(folder=str(scenes), word_vectors=str(tmp_path / "vectors.txt")),
+        training=AnswerPhaseConfig(epochs=1, schedule=ScheduleConfig("constant", 1e-12, 0)),
     )
     train(run, tmp_path / "run")
-    saved = load_answerer(tmp_path / "run")
+    answerer, _, _ = load_model(tmp_path / "run", "answering")
     (place,) = data.words.encode(["inside"])
-    found = saved.answerer.question.embed.weight[place].detach().numpy()
+    found = answerer.question.embed.weight[place].detach().numpy()
     np.testing.assert_allclose(found, vector, atol=1e-6)
 
 
 def test_the_schedule_is_mcan_s():
-    rate = AnswerPhaseConfig().rate
-    found = [rate_at(rate, step=7 * epoch + 3, steps=7, epochs=13) for epoch in range(13)]
+    rate = AnswerPhaseConfig().schedule
+    found = [learning_rate(rate, step=7 * epoch + 3, steps=7, epochs=13) for epoch in range(13)]
     expected = [min(2.5e-5 * (epoch + 1), 1e-4) for epoch in range(10)] + [2e-5, 2e-5, 4e-6]
     assert found == pytest.approx(expected)
 
@@ -285,7 +286,7 @@ def test_the_question_alone_needs_no_features(scenes, tmp_path):
         (tmp_path / name).write_bytes((scenes / name).read_bytes())
     run = small_run(tmp_path, model=dataclasses.replace(SMALL, regions="none", geometry="none"))
     train(run, tmp_path / "run")
-    answerer = QuestionAnswerer.load(tmp_path / "run")
+    answerer = open_answerer(tmp_path / "run")
     given = answerer.answer(None, "is one thing inside another?")
     assert given.regions is None
     assert len(given.answers) == 2
@@ -294,7 +295,7 @@ def test_the_question_alone_needs_no_features(scenes, tmp_path):
 def test_a_run_goes_on_by_its_own_file(scenes, tmp_path):
     run = small_run(scenes)
     train(run, tmp_path)
-    written = read_yaml(AnswerRun, tmp_path / "config.yaml")
+    written = read_yaml(AnsweringConfig, tmp_path / "config.yaml")
     assert written.model.feature_dim == 32
     for again in (written, run):
         train(again, tmp_path, resume=True)
@@ -303,11 +304,11 @@ def test_a_run_goes_on_by_its_own_file(scenes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": AnswerDataConfig()}, "say which questions"),
+        ({"data": AnswerDataConfig()}, "pass the dataset, made by ngsan data questions"),
         ({"data": AnswerDataConfig(folder="nowhere")}, "nowhere"),
         ({"model": dataclasses.replace(SMALL, answers=3)}, r"model.answers: 3 does not fit"),
         ({"model": dataclasses.replace(SMALL, features="other")}, r"model.features: 'other'"),
-        ({"machine": MachineConfig(device="cuda")}, "there is no GPU"),
+        ({"runtime": RuntimeConfig(device="cuda")}, "finds no GPU"),
     ],
 )
 def test_settings_that_do_not_fit(scenes, tmp_path, changes, message):
@@ -316,8 +317,8 @@ def test_settings_that_do_not_fit(scenes, tmp_path, changes, message):
 
 
 def test_wrong_values_are_named():
-    with pytest.raises(ValueError, match="also what is learned from"):
-        AnswerDataConfig(train="val")
+    with pytest.raises(ValueError, match="also the training split"):
+        AnswerDataConfig(train_split="val")
     with pytest.raises(ValueError, match="cannot both"):
         AnswerDataConfig(folder="a", scenes=SceneConfig())
     with pytest.raises(ValueError, match="epochs"):
@@ -327,21 +328,10 @@ def test_wrong_values_are_named():
 def test_the_command_trains_by_the_key_task(tmp_path, capsys):
     config = tmp_path / "run.yaml"
     config.write_text("task: answering\ndata:\n  scenes: {train: 40, test: 20}\n")
-    options = ["--learning.epochs", "1", "--machine.threads", "1", "--machine.device", "cpu"]
+    options = ["--training.epochs", "1", "--runtime.threads", "1", "--runtime.device", "cpu"]
     for key in ("dim", "hidden_dim", "flat_dim", "flat_hidden_dim", "word_dim"):
         options += [f"--model.{key}", "16"]
     options += ["--model.layers", "1", "--output", str(tmp_path / "run")]
-    assert main(["train", "--config", str(config), *options]) == 0
+    assert main(["train", str(config), *options]) == 0
     assert "accuracy" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "signature.json").read_text())["task"] == "answering"
-
-
-@pytest.mark.parametrize("model", ANSWERERS)
-def test_shipped_configurations(model):
-    path = CONFIGS / "vqa" / f"{model.replace('-', '_')}.yaml"
-    expected = AnswerRun(model=AnswererConfig.for_model(model))
-    assert read_yaml(AnswerRun, path) == expected
-    assert path.read_text().endswith(to_yaml(expected))
-    toy = CONFIGS / "toy" / "questions.yaml"
-    assert read_yaml(AnswerRun, toy) == question_run()
-    assert toy.read_text().endswith(to_yaml(question_run()))

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from ngsan.config import CaptionerConfig
-from ngsan.train.fitting import check_initial, check_norm
+from ngsan.train.task import check_initial, check_norm
 
 
 def test_batch_norm_needs_one_process():
     check_norm("batch", 1, "images")
     check_norm("instance", 8, "images")
-    with pytest.raises(ValueError, match="from the sentences of one of 2 processes"):
+    with pytest.raises(ValueError, match="of the sentences of one of 2 processes"):
         check_norm("batch", 2, "sentences")
 
 
@@ -19,5 +19,5 @@ def test_all_that_differs_is_named_but_what_is_free():
     given = CaptionerConfig()
     check_initial("DIR", given, dataclasses.replace(given, dropout=0.5), ("dropout", "backend"))
     other = dataclasses.replace(given, layers=2, dim=256, dropout=0.5)
-    with pytest.raises(ValueError, match=r"initial: DIR is .* model: model\.dim, model\.layers$"):
+    with pytest.raises(ValueError, match=r"init_from: DIR is .* model: model\.dim, model\.layers$"):
         check_initial("DIR", given, other, ("dropout",))

@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 import torch
 
-from ngsan.config import MachineConfig, SelfCriticalConfig
-from ngsan.models.saved_captioner import load_captioner
+from ngsan.config import PhaseConfig, RuntimeConfig, SelfCriticalConfig
+from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
 from tests.train.worlds import dataset, scene_folder, tiny_model, tiny_run
 
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def machine(**changes):
-    return MachineConfig(**{"device": "cuda", "precision": "float32", "log_steps": 1, **changes})
+    return RuntimeConfig(**{"device": "cuda", "precision": "float32", "log_steps": 1, **changes})
 
 
 def losses(config, folder):
@@ -34,8 +34,8 @@ def plain(tmp_path_factory):
     """The run on the CPU."""
     folder = tmp_path_factory.mktemp("cpu")
     cpu = dataclasses.replace(machine(device="cpu"), threads=1)
-    found, _ = losses(tiny_run(machine=cpu), folder / "run")
-    return found, load_captioner(folder / "run" / "cross-entropy")[0]
+    found, _ = losses(tiny_run(runtime=cpu), folder / "run")
+    return found, load_model(folder / "run" / "cross-entropy", "captioning")[0]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def plain(tmp_path_factory):
     [{}, {"compile": False}, {"data": "host", "workers": 0}, {"data": "host", "compile": False}],
 )
 def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, changes):
-    found, _ = losses(tiny_run(machine=machine(**changes)), tmp_path / "run")
+    found, _ = losses(tiny_run(runtime=machine(**changes)), tmp_path / "run")
     wanted, captioner = plain
     phase = len(wanted) // 2
     assert found[:phase] == pytest.approx(wanted[:phase], rel=1e-4)
-    theirs = load_captioner(tmp_path / "run" / "cross-entropy")[0]
+    theirs = load_model(tmp_path / "run" / "cross-entropy", "captioning")[0]
     # Not their weights: the shifts of keys have no gradient but rounding, which Adam follows.
     batch = dataset(scene_folder(tmp_path / "scenes")).batch(range(12))
     parts = (batch.features.float(), batch.boxes, batch.mask)
@@ -59,13 +59,13 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, chang
 
 
 def test_half_precision_learns_too(tmp_path):
-    found, entries = losses(tiny_run(machine=machine(precision="bfloat16")), tmp_path / "run")
+    found, entries = losses(tiny_run(runtime=machine(precision="bfloat16")), tmp_path / "run")
     assert entries[-1]["event"] == "end"
     assert found[2] < found[0]
 
 
 def test_a_stopped_run_goes_on(tmp_path):
-    config = tiny_run(machine=machine(save_seconds=0.0))
+    config = tiny_run(runtime=machine(save_seconds=0.0))
 
     class Stop(BaseException):
         pass
@@ -79,7 +79,7 @@ def test_a_stopped_run_goes_on(tmp_path):
     train(config, tmp_path / "run", resume=True)
     whole = tmp_path / "whole"
     train(config, whole)
-    pairs = (load_captioner(folder)[0] for folder in (tmp_path / "run", whole))
+    pairs = (load_model(folder, "captioning")[0] for folder in (tmp_path / "run", whole))
     for mine, its in zip(*(pair.parameters() for pair in pairs), strict=True):
         assert (mine - its).abs().max() < 2e-3
 
@@ -88,8 +88,8 @@ def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
     from lightning_fabric import Fabric
 
     from ngsan.models import build_captioner
-    from ngsan.train.cross_entropy import CrossEntropyLoss
-    from ngsan.train.step import CapturedStep, Clip, Step, build_optimizer
+    from ngsan.train.step import CapturedStep, Step, build_optimizer
+    from ngsan.train.tasks.captioning import CrossEntropyLoss
 
     batch = dataset(scene_folder(tmp_path)).batch(range(12)).to("cuda")
     names = ("features", "boxes", "mask", "words", "targets", "target_mask")
@@ -102,7 +102,7 @@ def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
     for captioner in (first, second):
         module = fabric.setup_module(CrossEntropyLoss(captioner, capacity=capacity))
         optimizer = build_optimizer(captioner, torch.device("cuda"))
-        step = Step(fabric, module, optimizer, Clip(0.1, 0.0))
+        step = Step(fabric, module, optimizer, PhaseConfig(clip_grad_value=0.1, clip_grad_norm=0.0))
         if captioner is second:
             step = CapturedStep(step, captioner, optimizer)
         for number in range(5):
@@ -116,8 +116,8 @@ def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
     from lightning_fabric import Fabric
 
     from ngsan.models import build_captioner
-    from ngsan.train.cross_entropy import CrossEntropyLoss
-    from ngsan.train.step import CapturedStep, Clip, Step, build_optimizer
+    from ngsan.train.step import CapturedStep, Step, build_optimizer
+    from ngsan.train.tasks.captioning import CrossEntropyLoss
 
     batch = dataset(scene_folder(tmp_path)).batch(range(12)).to("cuda")
     names = ("features", "boxes", "mask", "words", "targets", "target_mask")
@@ -129,7 +129,9 @@ def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
     for captioner in (first, copy.deepcopy(first)):
         module = fabric.setup_module(CrossEntropyLoss(captioner, capacity=capacity))
         optimizer = build_optimizer(captioner, torch.device("cuda"))
-        steps.append(Step(fabric, module, optimizer, Clip(0.1, 0.0)))
+        steps.append(
+            Step(fabric, module, optimizer, PhaseConfig(clip_grad_value=0.1, clip_grad_norm=0.0))
+        )
         if captioner is not first:
             steps[-1] = CapturedStep(steps[-1], captioner, optimizer)
     for number, (images, copies) in enumerate([(12, 1), (5, 40), (12, 40), (9, 7)] * 4):
@@ -144,8 +146,10 @@ def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
 
 def test_the_greedy_baseline_is_reported_in_every_step(tmp_path):
     config = tiny_run(
-        machine=machine(precision="bfloat16"),
-        self_critical=SelfCriticalConfig(epochs=1, batch_size=16, baseline="greedy", bleu=0.5),
+        runtime=machine(precision="bfloat16"),
+        self_critical=SelfCriticalConfig(
+            epochs=1, batch_size=16, baseline="greedy", bleu_weight=0.5
+        ),
     )
     _, entries = losses(config, tmp_path / "run")
     assert all(

@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from ngsan.config import MachineConfig
-from ngsan.data.synthetic.asking import write_question_scenes
-from ngsan.models.saved_answerer import load_answerer
-from ngsan.models.saved_translator import load_translator
+from ngsan.config import RuntimeConfig
+from ngsan.data.synthetic.folders import write_question_scenes
+from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
 from tests import translation_worlds
 from tests.train import test_answering
@@ -24,21 +23,21 @@ def translation_run(folder):
     pytest.importorskip("tokenizers")
     data = translation_worlds.backwards_folder(folder / "texts", train=300, val=20)
     run = translation_worlds.small_run(data, epochs=2)
-    return run, lambda output: load_translator(output)[0]
+    return run, lambda output: load_model(output, "translation")[0]
 
 
 def answering_run(folder):
-    write_question_scenes(folder / "scenes", {"train": 60, "val": 30}, most=3)
+    write_question_scenes(folder / "scenes", {"train": 60, "val": 30}, max_objects=3)
     run = test_answering.small_run(folder / "scenes")
     model = dataclasses.replace(run.model, geometry="query", question_geometry="query", dropout=0.0)
-    return dataclasses.replace(run, model=model), lambda output: load_answerer(output).answerer
+    return dataclasses.replace(run, model=model), lambda output: load_model(output, "answering")[0]
 
 
 def losses(run, output, **machine):
     entries = []
-    config = MachineConfig(precision="float32", threads=1, log_steps=1)
+    config = RuntimeConfig(precision="float32", threads=1, log_steps=1)
     train(
-        dataclasses.replace(run, machine=dataclasses.replace(config, **machine)),
+        dataclasses.replace(run, runtime=dataclasses.replace(config, **machine)),
         output,
         listen=entries.append,
     )

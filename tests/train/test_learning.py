@@ -10,16 +10,15 @@ import torch
 from ngsan.config import (
     CrossEntropyConfig,
     DataConfig,
-    MachineConfig,
-    RateConfig,
+    RuntimeConfig,
     SceneConfig,
+    ScheduleConfig,
     SelfCriticalConfig,
     TrainConfig,
     ValidationConfig,
     read_yaml,
 )
-from ngsan.models.folder import read_metrics
-from ngsan.models.saved_captioner import load_captioner
+from ngsan.models.checkpoint import load_model, read_metrics
 from ngsan.train.run import train
 from tests.train.worlds import same_tensors, tiny_model, tiny_run
 
@@ -29,18 +28,18 @@ LEARNING = TrainConfig(
     cross_entropy=CrossEntropyConfig(
         epochs=2,
         batch_size=24,
-        rate=RateConfig("cosine", 1e-2, 0.2),
-        clip_value=0.0,
-        clip_norm=1.0,
+        schedule=ScheduleConfig("cosine", 1e-2, 0.2),
+        clip_grad_value=0.0,
+        clip_grad_norm=1.0,
     ),
     self_critical=SelfCriticalConfig(
         epochs=2,
         batch_size=24,
-        rate=RateConfig("constant", 5e-4, 0.0),
-        clip_value=0.0,
-        clip_norm=1.0,
+        schedule=ScheduleConfig("constant", 5e-4, 0.0),
+        clip_grad_value=0.0,
+        clip_grad_norm=1.0,
     ),
-    machine=MachineConfig(device="cpu", threads=1, log_steps=10),
+    runtime=RuntimeConfig(device="cpu", threads=1, log_steps=10),
 )
 
 
@@ -91,10 +90,10 @@ def test_the_log_and_the_checkpoint(learned):
     assert found["CIDEr"] == best["metrics"]["CIDEr"]
     assert json.loads((folder / "metrics.json").read_text()) == found
     assert read_yaml(TrainConfig, folder / "config.yaml") == LEARNING
-    captioner, config, _vocabulary = load_captioner(folder)
+    captioner, config, _ = load_model(folder, "captioning")
     assert config == LEARNING.model
     assert not captioner.training
-    phase = load_captioner(folder / best["phase"])[0]
+    phase = load_model(folder / best["phase"], "captioning")[0]
     for mine, its in zip(captioner.parameters(), phase.parameters(), strict=True):
         assert torch.equal(mine, its)
     read_metrics(folder / "cross-entropy")
@@ -115,7 +114,7 @@ def test_no_pickle_is_written(learned):
 def test_steps_are_told_with_all_that_is_shown(learned):
     _, entries = learned
     for entry in events(entries, "step"):
-        for key in ("loss", "rate", "images_per_second", "seconds_left", "epoch", "step"):
+        for key in ("loss", "lr", "images_per_second", "seconds_left", "epoch", "step"):
             assert math.isfinite(entry[key])
     start = events(entries, "start")[0]
     assert start["model"] == "ng-san"
@@ -123,7 +122,9 @@ def test_steps_are_told_with_all_that_is_shown(learned):
 
 
 def test_patience_ends_a_phase(tmp_path):
-    changes = dict(epochs=6, batch_size=16, patience=1, rate=RateConfig("constant", 1e-9, 0.0))
+    changes = dict(
+        epochs=6, batch_size=16, patience=1, schedule=ScheduleConfig("constant", 1e-9, 0.0)
+    )
     entries = []
     config = tiny_run(
         cross_entropy=CrossEntropyConfig(**changes), self_critical=SelfCriticalConfig(epochs=0)
@@ -138,20 +139,23 @@ def test_the_average_of_the_last_epochs(tmp_path):
     entries, weights = [], []
     config = tiny_run(
         cross_entropy=CrossEntropyConfig(
-            epochs=3, batch_size=16, average=2, rate=RateConfig("constant", 1e-3, 0.0)
+            epochs=3,
+            batch_size=16,
+            average_epochs=2,
+            schedule=ScheduleConfig("constant", 1e-3, 0.0),
         ),
         self_critical=SelfCriticalConfig(epochs=0),
         validation=ValidationConfig(metric="BLEU-1"),
     )
-    import ngsan.train.keeping as keeping
+    import ngsan.train.checkpointing as keeping
 
-    keep = keeping.Keeper.keep_epoch
+    keep = keeping.Checkpointer.keep_epoch
 
     def watch(self, epoch, state, count):
         weights.append({name: tensor.clone() for name, tensor in state.items()})
         keep(self, epoch, state, count)
 
-    average = keeping.Keeper.average_epochs
+    average = keeping.Checkpointer.average_epochs
     found = []
 
     def look(self, count):
@@ -159,8 +163,8 @@ def test_the_average_of_the_last_epochs(tmp_path):
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping.Keeper, "keep_epoch", watch)
-        patch.setattr(keeping.Keeper, "average_epochs", look)
+        patch.setattr(keeping.Checkpointer, "keep_epoch", watch)
+        patch.setattr(keeping.Checkpointer, "average_epochs", look)
         train(config, tmp_path / "run", listen=entries.append)
     epochs, mean = found[0]
     assert epochs == [2, 3]
@@ -175,18 +179,18 @@ def test_a_run_begins_with_a_given_model(tmp_path):
     train(tiny_run(self_critical=SelfCriticalConfig(epochs=0)), tmp_path / "first")
     entries = []
     second = tiny_run(
-        initial=str(tmp_path / "first"),
+        init_from=str(tmp_path / "first"),
         cross_entropy=CrossEntropyConfig(
-            epochs=1, batch_size=16, rate=RateConfig("constant", 1e-12, 0.0)
+            epochs=1, batch_size=16, schedule=ScheduleConfig("constant", 1e-12, 0.0)
         ),
         self_critical=SelfCriticalConfig(epochs=0),
     )
     train(second, tmp_path / "second", listen=entries.append)
-    first, found = (load_captioner(tmp_path / name)[0] for name in ("first", "second"))
+    first, found = (load_model(tmp_path / name, "captioning")[0] for name in ("first", "second"))
     for mine, its in zip(found.parameters(), first.parameters(), strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match=r"another shape.*model\.dim"):
-        train(tiny_run(initial=str(tmp_path / "first"), model=tiny_model(dim=32)), tmp_path / "3")
+        train(tiny_run(init_from=str(tmp_path / "first"), model=tiny_model(dim=32)), tmp_path / "3")
 
 
 def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
@@ -194,7 +198,7 @@ def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
     other = dataclasses.replace(told, model=tiny_model(vocab_size=9488, feature_dim=2048))
     train(told, tmp_path / "told")
     train(other, tmp_path / "other")
-    first, second = (load_captioner(tmp_path / name) for name in ("told", "other"))
+    first, second = (load_model(tmp_path / name, "captioning") for name in ("told", "other"))
     assert second[1] == told.model
     assert read_yaml(TrainConfig, tmp_path / "other" / "config.yaml") == told
     assert same_tensors(first[0].state_dict(), second[0].state_dict())
@@ -212,14 +216,14 @@ def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": DataConfig()}, "say which dataset"),
+        ({"data": DataConfig()}, "pass the dataset, made by"),
         ({"data": DataConfig(folder="nowhere")}, "nowhere"),
-        ({"machine": MachineConfig(device="cuda")}, "there is no GPU"),
-        ({"initial": "nowhere"}, "nowhere is not a model"),
+        ({"runtime": RuntimeConfig(device="cuda")}, "finds no GPU"),
+        ({"init_from": "nowhere"}, "nowhere is not a model"),
     ],
 )
 def test_wrong_settings_are_refused_early(tmp_path, changes, message):
-    if "machine" in changes and torch.cuda.is_available():
+    if "runtime" in changes and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises((ValueError, OSError), match=message):
         train(tiny_run(**changes), tmp_path / "run")

@@ -5,6 +5,7 @@ import math
 import resource
 import signal
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,10 +15,24 @@ from ngsan.train.log import JsonLines, TensorBoard
 
 ENTRIES = [
     {"event": "start", "model": "ng-san", "resumed_at": None, "phases": []},
-    {"event": "step", "phase": "cross-entropy", "epoch": 1, "step": 1, "of_epoch": 1, "loss": 9.1},
+    {
+        "event": "step",
+        "phase": "cross-entropy",
+        "epoch": 1,
+        "step": 1,
+        "epoch_step": 1,
+        "loss": 9.1,
+    },
     {"event": "epoch", "epoch": 1, "step": 2, "metrics": {"CIDEr": 50.5}, "loss": 8.0},
     {"event": "checkpoint", "step": 2, "seconds": 0.1},
-    {"event": "step", "phase": "cross-entropy", "epoch": 2, "step": 3, "of_epoch": 1, "loss": 7.0},
+    {
+        "event": "step",
+        "phase": "cross-entropy",
+        "epoch": 2,
+        "step": 3,
+        "epoch_step": 1,
+        "loss": 7.0,
+    },
     {"event": "epoch", "epoch": 2, "step": 4, "metrics": {"CIDEr": 60.5}, "loss": 6.0},
     {"event": "average", "phase": "cross-entropy", "epochs": [1, 2], "metrics": {"CIDEr": 99.0}},
     {"event": "before", "phase": "self-critical", "epoch": 2, "reward": 0.5},
@@ -36,7 +51,7 @@ def without_time(entries):
 def test_entries_are_lines_with_their_time(tmp_path):
     path = tmp_path / "run" / "log.jsonl"
     before = datetime.now(UTC) - timedelta(seconds=1)
-    with JsonLines(path) as log:
+    with closing(JsonLines(path)) as log:
         assert log.position == 0
         for count, entry in enumerate(ENTRIES, start=1):
             log.write(entry)
@@ -50,7 +65,7 @@ def test_entries_are_lines_with_their_time(tmp_path):
 
 
 def test_the_curve_is_read_from_the_epochs_alone(tmp_path):
-    with JsonLines(tmp_path / "log.jsonl") as log:
+    with closing(JsonLines(tmp_path / "log.jsonl")) as log:
         for entry in ENTRIES:
             log.write(entry)
     curve = read_curve(tmp_path / "log.jsonl", "CIDEr")
@@ -60,7 +75,7 @@ def test_the_curve_is_read_from_the_epochs_alone(tmp_path):
 
 def test_what_json_cannot_say_becomes_null(tmp_path):
     values = {"loss": math.nan, "metrics": {"CIDEr": math.inf}, "list": [-math.inf, (1, math.nan)]}
-    with JsonLines(tmp_path / "log") as log:
+    with closing(JsonLines(tmp_path / "log")) as log:
         log.write(values)
     assert without_time(lines_of(tmp_path / "log")) == [
         {"loss": None, "metrics": {"CIDEr": None}, "list": [None, [1, None]]}
@@ -69,7 +84,7 @@ def test_what_json_cannot_say_becomes_null(tmp_path):
 
 def test_any_text_stays_on_its_line(tmp_path):
     text = "two\nlines\u2028three \x85 \udcff é"
-    with JsonLines(tmp_path / "log") as log:
+    with closing(JsonLines(tmp_path / "log")) as log:
         log.write({"event": "note", "text": text})
         log.write({"event": "epoch", "epoch": 1, "metrics": {"CIDEr": 1.5}})
     assert lines_of(tmp_path / "log")[0]["text"] == text
@@ -78,14 +93,14 @@ def test_any_text_stays_on_its_line(tmp_path):
 
 def test_a_resumed_run_forgets_what_it_will_do_again(tmp_path):
     path = tmp_path / "log"
-    with JsonLines(path) as log:
+    with closing(JsonLines(path)) as log:
         for entry in ENTRIES[:3]:
             log.write(entry)
         kept = log.position
         for entry in ENTRIES[3:5]:
             log.write(entry)
     for _ in range(2):
-        with JsonLines(path, keep=kept) as log:
+        with closing(JsonLines(path, keep=kept)) as log:
             assert log.position == kept == path.stat().st_size
             for entry in ENTRIES[3:]:
                 log.write(entry)
@@ -94,7 +109,7 @@ def test_a_resumed_run_forgets_what_it_will_do_again(tmp_path):
 
 def test_a_log_cut_off_at_any_byte_goes_on(tmp_path):
     path = tmp_path / "log"
-    with JsonLines(path) as log:
+    with closing(JsonLines(path)) as log:
         for entry in ENTRIES[:2]:
             log.write(entry)
         end = log.position
@@ -103,7 +118,7 @@ def test_a_log_cut_off_at_any_byte_goes_on(tmp_path):
     for cut in {*range(0, end, 3), first - 1, first, end - 1, end}:
         for keep in (None, end, cut):
             path.write_bytes(whole[:cut])
-            with JsonLines(path, keep=keep) as log:
+            with closing(JsonLines(path, keep=keep)) as log:
                 assert log.position == (end if cut == end else first if cut >= first else 0)
                 log.write({"event": "note"})
             assert without_time(lines_of(path))[-1] == {"event": "note"}
@@ -120,10 +135,10 @@ def test_a_last_line_of_many_blocks_is_removed(tmp_path):
 
 
 def test_a_log_that_is_missing_or_too_short_is_no_error(tmp_path):
-    with JsonLines(tmp_path / "none", keep=1000) as log:
+    with closing(JsonLines(tmp_path / "none", keep=1000)) as log:
         assert log.position == 0
         log.write({"event": "note"})
-    with JsonLines(tmp_path / "none", keep=1000) as log:
+    with closing(JsonLines(tmp_path / "none", keep=1000)) as log:
         log.write({"event": "note"})
     assert len(lines_of(tmp_path / "none")) == 2
 
@@ -132,7 +147,7 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path):
     path = tmp_path / "log"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with JsonLines(path) as log:
+    with closing(JsonLines(path)) as log:
         log.write({"event": "note", "text": "short"})
         position = log.position
         resource.setrlimit(resource.RLIMIT_FSIZE, (position + 50, limits[1]))
@@ -159,8 +174,8 @@ def curves(folder):
 
 
 def test_tensorboard_reads_the_curves(tmp_path):
-    step = {"event": "step", "phase": "self-critical", "epoch": 2, "of_epoch": 1, "rate": 0.25}
-    with TensorBoard(tmp_path) as board:
+    step = {"event": "step", "phase": "self-critical", "epoch": 2, "epoch_step": 1, "lr": 0.25}
+    with closing(TensorBoard(tmp_path)) as board:
         for entry in ENTRIES[:-2]:
             board.write(entry)
         board.write({**ENTRIES[-2], "length": 8.5, "entropy": None})
@@ -178,13 +193,13 @@ def test_tensorboard_reads_the_curves(tmp_path):
         "average/CIDEr": [(4, 99.0)],
         "training/reward": [(4, 0.5), (5, 0.75)],
         "training/length": [(4, 8.5)],
-        "training/rate": [(5, 0.25)],
+        "training/lr": [(5, 0.25)],
     }
 
 
 def test_tensorboard_hides_steps_that_are_done_again(tmp_path):
     for start, end, value in ((0, 6, 1.0), (3, 5, 2.0), (0, 2, 3.0)):
-        with TensorBoard(tmp_path, step=start) as board:
+        with closing(TensorBoard(tmp_path, step=start)) as board:
             for step in range(start + 1, end + 1):
                 board.write({"event": "step", "step": step, "loss": value})
         expected = {

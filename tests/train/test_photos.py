@@ -8,9 +8,11 @@ from safetensors.torch import load_file
 
 from ngsan.config import DataConfig, VisionConfig
 from ngsan.data.captions import ImageCaptions, write_captions
-from ngsan.data.synthetic import render, sample_captions, sample_scenes, scene_vocabulary
-from ngsan.models.photo import PhotoEncoder
-from ngsan.models.saved_captioner import load_captioner
+from ngsan.data.synthetic.folders import scene_vocabulary
+from ngsan.data.synthetic.render import render
+from ngsan.data.synthetic.scenes import sample_captions, sample_scenes
+from ngsan.models.captioner import PhotoEncoder
+from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
 from tests.train.worlds import same_tensors, tiny_model, tiny_run
 
@@ -25,7 +27,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("scenes")
     (path / "pictures").mkdir()
     records = []
-    for number, scene in enumerate(sample_scenes(26, fewest=2, most=2, seed=4)):
+    for number, scene in enumerate(sample_scenes(26, min_objects=2, max_objects=2, seed=4)):
         render(scene, SIZE).save(path / "pictures" / f"{number}.png")
         captions = tuple(sample_captions(scene, random.Random(number)))
         records.append(ImageCaptions(str(number), "train" if number < 20 else "val", captions))
@@ -58,14 +60,14 @@ def test_the_backbone_learns_by_cross_entropy_and_then_stays(trained):
     cross, critical = backbone(trained / "cross-entropy"), backbone(trained / "self-critical")
     assert len(cross) > 100
     assert same_tensors(cross, critical)
-    captioner, _, _ = load_captioner(trained)
+    captioner, _, _ = load_model(trained, "captioning")
     assert isinstance(captioner.encoder, PhotoEncoder)
     images = torch.zeros(2, 3, SIZE, SIZE, dtype=torch.uint8)
     assert captioner.encode(images).shape == (2, 1, 16)
 
 
 def test_a_rate_of_zero_leaves_the_backbone_alone(folder, tmp_path):
-    train(run_of(folder, rate=0.0), tmp_path / "run")
+    train(run_of(folder, lr_scale=0.0), tmp_path / "run")
     torch.manual_seed(0)
     from ngsan.models import build_captioner
 
@@ -97,7 +99,7 @@ def test_photographs_described_once_teach_the_same_as_pixels(folder, trained, tm
     from dataclasses import replace
 
     config = run_of(folder)
-    train(replace(config, machine=replace(config.machine, data="host")), tmp_path / "run")
+    train(replace(config, runtime=replace(config.runtime, data="host")), tmp_path / "run")
     for part in ("cross-entropy", "self-critical"):
         first, second = (
             load_file(run / part / "model.safetensors") for run in (trained, tmp_path / "run")
@@ -114,7 +116,7 @@ def test_a_backbone_that_sees_the_same_in_every_epoch_is_asked_once(folder, tmp_
     monkeypatch.setattr(
         GridBackbone, "forward", lambda self, x: looked.append(len(x)) or forward(self, x)
     )
-    train(run_of(folder, rate=0.0, smallest_crop=1.0, light=0.0), tmp_path / "run")
+    train(run_of(folder, lr_scale=0.0, min_crop=1.0, color_jitter=0.0), tmp_path / "run")
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     validations = sum(line["event"] == "epoch" for line in log)
     phases, learned, validated = 2, 20, 6

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from ngsan.config import to_yaml
-from ngsan.models.folder import WEIGHTS
+from ngsan.models.checkpoint import WEIGHTS
 from ngsan.train.run import train
 from tests.kills import end_of, fork
 from tests.train.worlds import same_tensors, tiny_model, tiny_run
@@ -33,9 +33,9 @@ def run_of(*, dropout=0.0, **machine):
     return dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, scenes=scenes),
-        cross_entropy=dataclasses.replace(config.cross_entropy, epochs=2, average=2),
+        cross_entropy=dataclasses.replace(config.cross_entropy, epochs=2, average_epochs=2),
         self_critical=dataclasses.replace(config.self_critical, epochs=2, dropout=dropout),
-        machine=dataclasses.replace(config.machine, **{"save_seconds": 0.0, **machine}),
+        runtime=dataclasses.replace(config.runtime, **{"save_seconds": 0.0, **machine}),
     )
 
 
@@ -103,7 +103,7 @@ def test_two_train_as_one(tmp_path):
     mine, its = (entries(tmp_path / name, *events) for name in ("one", "two"))
     assert [entry["event"] for entry in mine] == [entry["event"] for entry in its]
     for entry, other in zip(mine, its, strict=True):
-        for name in ("loss", "reward", "greedy_reward", "length", "entropy", "step", "rate"):
+        for name in ("loss", "reward", "greedy_reward", "length", "entropy", "step", "lr"):
             assert (name in entry) == (name in other)
             if name in entry:
                 assert other[name] == pytest.approx(entry[name], abs=1e-5)
@@ -111,7 +111,14 @@ def test_two_train_as_one(tmp_path):
     assert {entry["event"] for entry in mine if "reward" in entry} == {"before", "step", "epoch"}
 
 
-@pytest.mark.parametrize("who", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "who",
+    [
+        (0,),
+        pytest.param((1,), marks=pytest.mark.slow),
+        pytest.param((0, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_killed_and_resumed(tmp_path, whole, who, capfd):
     config, folder = run_of(dropout=0.1), tmp_path / "run"
     for step in (2, 9):
@@ -122,7 +129,7 @@ def test_killed_and_resumed(tmp_path, whole, who, capfd):
         ends = [end_of(child) for child in children]
         assert all(end == (-signal.SIGKILL if rank in who else 1) for rank, end in enumerate(ends))
         if who != (0, 1):
-            assert "another process of the run has gone" in capfd.readouterr().err
+            assert "lost the connection to another process" in capfd.readouterr().err
     run_two(config, folder, resume=True)
     for name in MODELS:
         assert same_tensors(load_file(folder / name / WEIGHTS), load_file(whole / name / WEIGHTS))
@@ -157,10 +164,11 @@ def alive(pid):
     return True
 
 
+@pytest.mark.slow
 def test_the_command_starts_and_ends_its_processes(tmp_path, whole):
     folder, config = tmp_path / "run", tmp_path / "config.yaml"
     config.write_text(to_yaml(run_of(dropout=0.1, processes=2)))
-    command = [sys.executable, "-m", "ngsan", "train", "--config", config, "--output", folder]
+    command = [sys.executable, "-m", "ngsan", "train", config, "--output", folder]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: reached(folder) >= 3)
         others = descendants(process.pid)
@@ -168,7 +176,7 @@ def test_the_command_starts_and_ends_its_processes(tmp_path, whole):
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM
-    told = "ngsan train: stopped by SIGTERM; the state is saved, --resume goes on"
+    told = "ngsan train: stopped by SIGTERM; the state is saved, continue with --resume"
     assert [line for line in said.splitlines() if line.startswith("ngsan")] == [told]
     assert "Traceback" not in said
     assert not any(map(alive, others))

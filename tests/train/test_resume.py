@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 from safetensors.torch import load_file
 
-from ngsan.config import CrossEntropyConfig, MachineConfig, RateConfig, SelfCriticalConfig
-from ngsan.models.folder import WEIGHTS, model_signature, read_metrics
-from ngsan.train import validation
+from ngsan.config import CrossEntropyConfig, RuntimeConfig, ScheduleConfig, SelfCriticalConfig
+from ngsan.models.checkpoint import WEIGHTS, model_signature, read_metrics
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.state import read_state
+from ngsan.train.tasks import captioning as validation
 from tests.kills import killed_at
 from tests.train.worlds import same_tensors, tiny_model, tiny_run
 
@@ -23,16 +23,16 @@ MODELS = ("", "cross-entropy", "self-critical")
 TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_left")
 
 POINTS = (
-    "ngsan.train.keeping.write_state",
-    "ngsan.train.captioning.save_captioner",
-    "ngsan.train.keeping.copy_model",
-    "ngsan.train.keeping.write_bytes",
-    "ngsan.train.keeping.remove_epochs",
-    "ngsan.train.captioning.load_captioner",
-    "ngsan.train.loop.rate_at",
+    "ngsan.train.checkpointing.write_state",
+    "ngsan.train.task.save_model",
+    "ngsan.train.checkpointing.copy_model",
+    "ngsan.train.checkpointing.write_bytes",
+    "ngsan.train.checkpointing.remove_epochs",
+    "ngsan.train.task.read_checkpoint",
+    "ngsan.train.loop.learning_rate",
     "ngsan.train.loop.load_optimizer",
-    "ngsan.train.validation.score_captions",
-    "ngsan.train.sources.write_scene_folder",
+    "ngsan.train.tasks.captioning.score_captions",
+    "ngsan.train.loader.write_scene_folder",
 )
 """Where a run is stopped: before and after each call of these, and at whatever it tells."""
 
@@ -76,16 +76,20 @@ def stopped_at(number):
 
 def run_of(*, data="device", workers=0, save_seconds=0.0, patience=0, epochs=2):
     """A run in which much can go wrong: dropout, averages, patience, states after every step."""
-    phase = {"batch_size": 16, "clip_value": 0.0, "average": 2, "patience": patience}
+    phase = {"batch_size": 16, "clip_grad_value": 0.0, "average_epochs": 2, "patience": patience}
     return tiny_run(
         model=tiny_model(dropout=0.1),
         cross_entropy=CrossEntropyConfig(
-            epochs=epochs, rate=RateConfig("cosine", 3e-3, 0.5), **phase
+            epochs=epochs, schedule=ScheduleConfig("cosine", 3e-3, 0.5), **phase
         ),
         self_critical=SelfCriticalConfig(
-            epochs=2, samples=2, dropout=0.1, rate=RateConfig("constant", 1e-3, 0.0), **phase
+            epochs=2,
+            num_samples=2,
+            dropout=0.1,
+            schedule=ScheduleConfig("constant", 1e-3, 0.0),
+            **phase,
         ),
-        machine=MachineConfig(
+        runtime=RuntimeConfig(
             device="cpu",
             threads=1,
             log_steps=1,
@@ -158,6 +162,7 @@ def test_where_the_data_are_does_not_matter(whole):
     assert_same(whole["in memory"], whole["read ahead"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_again_and_again(tmp_path, whole, case):
     assert go_on(CASES[case], tmp_path / "run") >= 3
@@ -259,7 +264,7 @@ def test_a_signal_saves_and_stops(tmp_path, whole, number, event, count):
 
 def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
-    batch = validation.Predictor.caption
+    batch = validation.Captioner.caption_regions
     config = dataclasses.replace(
         config, validation=dataclasses.replace(config.validation, batch_size=4)
     )
@@ -273,7 +278,7 @@ def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
         return batch(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(validation.Predictor, "caption", caption)
+        patch.setattr(validation.Captioner, "caption_regions", caption)
         with pytest.raises(InterruptedRunError):
             train(config, folder)
     assert len(calls) == 5
@@ -304,5 +309,5 @@ def test_damage_to_the_newest_state_goes_back_one(tmp_path, whole, event):
     (newest / "weights.safetensors").write_bytes(content)
     notes = []
     train(config, folder, resume=True, listen=notes.append)
-    assert "weights.safetensors is not as it was written" in notes[0]["text"]
+    assert "weights.safetensors was changed or damaged" in notes[0]["text"]
     assert_same(folder, whole["in memory"])

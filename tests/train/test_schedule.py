@@ -3,30 +3,30 @@ import math
 import pytest
 import torch
 
-from ngsan.config import RateConfig
-from ngsan.train.schedule import rate_at
+from ngsan.config import ScheduleConfig
+from ngsan.train.step import learning_rate
 
-PAPER = RateConfig()
+PAPER = ScheduleConfig()
 
 
 def test_the_paper_s_rates_epoch_by_epoch():
     # min(t 1e-4, 3e-4), halved after every third epoch from the sixth on
     wanted = [1, 2, 3, 3, 3, 3, 1.5, 1.5, 1.5, 0.75, 0.75, 0.75, 0.375, 0.375, 0.375]
-    found = [rate_at(PAPER, step=10 * epoch, steps=10, epochs=15) for epoch in range(15)]
+    found = [learning_rate(PAPER, step=10 * epoch, steps=10, epochs=15) for epoch in range(15)]
     assert found == pytest.approx([rate * 1e-4 for rate in wanted])
 
 
 def test_within_an_epoch_the_paper_s_rate_stays():
-    rates = [rate_at(PAPER, step=step, steps=7, epochs=15) for step in range(7, 14)]
+    rates = [learning_rate(PAPER, step=step, steps=7, epochs=15) for step in range(7, 14)]
     assert rates == pytest.approx([2e-4] * 7)
 
 
 def test_cosine_is_torch_s_after_a_linear_rise():
-    config = RateConfig("cosine", highest=0.5, rise=0.5)
+    config = ScheduleConfig("cosine", peak_lr=0.5, warmup_epochs=0.5)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.5)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=35)
-    found = [rate_at(config, step=step, steps=10, epochs=4) for step in range(40)]
+    found = [learning_rate(config, step=step, steps=10, epochs=4) for step in range(40)]
     assert found[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
     for rate in found[5:]:
         assert rate == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
@@ -35,26 +35,26 @@ def test_cosine_is_torch_s_after_a_linear_rise():
 
 
 def test_constant_rises_and_stays():
-    config = RateConfig("constant", highest=2.0, rise=1.0)
-    found = [rate_at(config, step=step, steps=4, epochs=2) for step in range(8)]
+    config = ScheduleConfig("constant", peak_lr=2.0, warmup_epochs=1.0)
+    found = [learning_rate(config, step=step, steps=4, epochs=2) for step in range(8)]
     assert found == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0, 2.0])
-    flat = RateConfig("constant", highest=5e-6, rise=0.0)
-    assert rate_at(flat, step=0, steps=4, epochs=2) == 5e-6
+    flat = ScheduleConfig("constant", peak_lr=5e-6, warmup_epochs=0.0)
+    assert learning_rate(flat, step=0, steps=4, epochs=2) == 5e-6
 
 
-@pytest.mark.parametrize("shape", ["halving", "cosine", "constant"])
+@pytest.mark.parametrize("shape", ["step", "cosine", "constant"])
 def test_rates_are_never_negative_nor_above_the_highest(shape):
     for rise in (0.0, 0.3, 2.0, 9.0):
-        config = RateConfig(shape, highest=1e-3, rise=rise)
+        config = ScheduleConfig(shape, peak_lr=1e-3, warmup_epochs=rise)
         for step in range(30):
-            rate = rate_at(config, step=step, steps=10, epochs=3)
+            rate = learning_rate(config, step=step, steps=10, epochs=3)
             assert 0 <= rate <= 1e-3
             assert math.isfinite(rate)
 
 
 def test_inverse_root_is_fairseq_s():
-    config = RateConfig("inverse-root", highest=5e-4, rise=2.0)
-    found = [rate_at(config, step=step, steps=10, epochs=100) for step in range(400)]
+    config = ScheduleConfig("inverse-sqrt", peak_lr=5e-4, warmup_epochs=2.0)
+    found = [learning_rate(config, step=step, steps=10, epochs=100) for step in range(400)]
     # highest * sqrt(warmup) / sqrt(t) after a linear rise, t counting from 1
     wanted = [
         5e-4 * t / 20 if t <= 20 else 5e-4 * math.sqrt(20) / math.sqrt(t) for t in range(1, 401)

@@ -9,11 +9,17 @@ import torch
 import torch.nn.functional as F
 
 from ngsan.data.batch import CaptionBatch
-from ngsan.data.synthetic import sample_scenes, scene_vocabulary, scenes_to_batch
+from ngsan.data.synthetic.folders import scene_vocabulary, scenes_to_batch
+from ngsan.data.synthetic.scenes import sample_scenes
 from ngsan.metrics.reward import Bleu4Reward, CiderDReward, MixedReward, References
 from ngsan.models import build_captioner
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
-from ngsan.train.self_critical import SelfCritical, SelfCriticalLoss, set_dropout
+from ngsan.train.self_critical import (
+    SelfCritical,
+    SelfCriticalLoss,
+    self_critical_sums,
+    set_dropout,
+)
 from tests.train.slow_self_critical import (
     SlowWriter,
     advantages_over_others,
@@ -35,7 +41,7 @@ class World:
     vocabulary: Vocabulary
     batch: CaptionBatch
     references: list
-    longest: int
+    max_length: int
 
     @property
     def unknown(self):
@@ -52,20 +58,20 @@ class World:
 
     def learner(self, reward=None, **options):
         reward = self.reward() if reward is None else reward
-        options = {"longest": self.longest, **options}
+        options = {"max_length": self.max_length, **options}
         return SelfCritical(self.captioner, reward, self.vocabulary, **options)
 
-    def slow(self, *, temperature=1.0, unknown=False):
-        forbidden = frozenset() if unknown else frozenset([self.unknown])
+    def slow(self, *, temperature=1.0, allow_unknown=False):
+        forbidden = frozenset() if allow_unknown else frozenset([self.unknown])
         return SlowWriter(
-            self.captioner, len(self.vocabulary), forbidden, temperature, self.longest
+            self.captioner, len(self.vocabulary), forbidden, temperature, self.max_length
         )
 
     def images(self):
         return [image_of(self.batch, place) for place in range(len(self.batch))]
 
 
-def build(model, vocabulary, batch, references, *, longest, dtype=torch.float64):
+def build(model, vocabulary, batch, references, *, max_length, dtype=torch.float64):
     """A model whose every parameter is random, and whose words come as often as in references.
 
     The unknown word is the most probable one: whoever forgets that it is forbidden is found out.
@@ -93,28 +99,30 @@ def build(model, vocabulary, batch, references, *, longest, dtype=torch.float64)
         features=batch.features.to(dtype),
         boxes=None if batch.boxes is None else batch.boxes.to(dtype),
     )
-    return World(captioner.to(dtype), vocabulary, batch, references, longest)
+    return World(captioner.to(dtype), vocabulary, batch, references, max_length)
 
 
 def scene_world(dtype=torch.float64, images=7):
     """Scenes of two to five objects, so that most are padded, for a model with geometry."""
     vocabulary = Vocabulary([*scene_vocabulary().words, UNKNOWN])
-    batch = scenes_to_batch(list(sample_scenes(images, fewest=2, most=5, seed=4)), vocabulary)
+    batch = scenes_to_batch(
+        list(sample_scenes(images, min_objects=2, max_objects=5, seed=4)), vocabulary
+    )
     assert len(set(batch.mask.sum(1).tolist())) > 2
     references = [
         [vocabulary.encode(vocabulary.decode(row)) for row in rows]
         for rows in batch.targets.tolist()
     ]
-    return build("ng-san", vocabulary, batch, references, longest=8, dtype=dtype)
+    return build("ng-san", vocabulary, batch, references, max_length=8, dtype=dtype)
 
 
-def letter_world(*, letters=3, images=6, longest=6, copies=1, dtype=torch.float64):
+def letter_world(*, letters=3, images=6, max_length=6, copies=1, dtype=torch.float64):
     """Images without boxes whose captions are few letters; the first may be there many times."""
     vocabulary = Vocabulary([*"abcdefgh"[:letters], UNKNOWN])
     rng = np.random.default_rng(5)
     references = [
         [
-            rng.integers(1, letters + 1, size=rng.integers(max(1, longest - 2), longest + 1))
+            rng.integers(1, letters + 1, size=rng.integers(max(1, max_length - 2), max_length + 1))
             for _ in range(3)
         ]
         for _ in range(images)
@@ -137,7 +145,7 @@ def letter_world(*, letters=3, images=6, longest=6, copies=1, dtype=torch.float6
     )
     index = torch.tensor([0] * (copies - 1) + list(range(images)))
     references = [references[place] for place in index.tolist()]
-    return build("san", vocabulary, batch[index], references, longest=longest, dtype=dtype)
+    return build("san", vocabulary, batch[index], references, max_length=max_length, dtype=dtype)
 
 
 def written(sampled):
@@ -164,11 +172,23 @@ def written(sampled):
     return captions
 
 
+def loss_of(learner, logits, targets, target_mask, advantages):
+    return self_critical_sums(
+        logits,
+        targets,
+        target_mask,
+        advantages.unsqueeze(-1),
+        forbidden=learner.forbidden,
+        temperature=learner.temperature,
+    )
+
+
 def teacher_forced(world, learner, sampled, batch=None, *, advantages=None):
     """The loss on one pass over all captions, as a training step has it."""
     batch = world.batch if batch is None else batch
     logits = world.captioner(batch.features, batch.boxes, batch.mask, sampled.words)
-    return learner.loss(
+    return loss_of(
+        learner,
         logits,
         sampled.targets,
         sampled.target_mask,
@@ -207,19 +227,21 @@ def slow_rewards(world, captions, *, end, bleu):
     ]
 
 
-def assert_is_the_definition(world, *, tolerance, samples=3, baseline, end=True, bleu=0.0, **how):
+def assert_is_the_definition(
+    world, *, tolerance, num_samples=3, baseline, end=True, bleu=0.0, **how
+):
     """Captions, rewards, advantages, loss, entropy and gradient against the slow version."""
     learner = world.learner(
-        world.reward(end=end, bleu=bleu), samples=samples, baseline=baseline, seed=11, **how
+        world.reward(end=end, bleu=bleu), num_samples=num_samples, baseline=baseline, seed=11, **how
     )
     sampled = learner.prepare(world.batch, world.places, 5)
     captions, images = written(sampled), world.images()
     slow = world.slow(**how)
     assert {ended for several in captions for _, ended in several} == {True, False}
     for several in captions:
-        assert len(several) == samples
+        assert len(several) == num_samples
         for words, ended in several:
-            assert len(words) < world.longest if ended else len(words) == world.longest
+            assert len(words) < world.max_length if ended else len(words) == world.max_length
     expected = slow_rewards(world, captions, end=end, bleu=bleu)
     assert_close_to(sampled.rewards, expected)
     assert sampled.rewards.std() > 0.05
@@ -256,7 +278,7 @@ def assert_is_the_definition(world, *, tolerance, samples=3, baseline, end=True,
 @pytest.mark.parametrize("baseline", ["samples", "greedy"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"temperature": 0.7}, {"unknown": True, "temperature": 1.6}, {"end": False}],
+    [{}, {"temperature": 0.7}, {"allow_unknown": True, "temperature": 1.6}, {"end": False}],
     ids=["plain", "cooler", "unknown allowed, hotter", "end does not count"],
 )
 def test_loss_and_gradient_are_those_of_the_definition(baseline, options):
@@ -272,9 +294,11 @@ def test_single_precision(baseline):
 @pytest.mark.parametrize("end", [False, True])
 def test_a_reward_mixed_with_bleu(baseline, end):
     world = letter_world()
-    assert_is_the_definition(world, baseline=baseline, end=end, bleu=3.0, samples=4, tolerance=1e-5)
-    alone = world.learner(world.reward(end=end), samples=4, seed=11)
-    mixed = world.learner(world.reward(end=end, bleu=3.0), samples=4, seed=11)
+    assert_is_the_definition(
+        world, baseline=baseline, end=end, bleu=3.0, num_samples=4, tolerance=1e-5
+    )
+    alone = world.learner(world.reward(end=end), num_samples=4, seed=11)
+    mixed = world.learner(world.reward(end=end, bleu=3.0), num_samples=4, seed=11)
     first, second = (which.prepare(world.batch, world.places, 5) for which in (alone, mixed))
     assert written(first) == written(second)  # what is drawn does not depend on what it is worth
     assert (second.rewards - first.rewards).max() > 0.5
@@ -282,10 +306,10 @@ def test_a_reward_mixed_with_bleu(baseline, end):
 
 def test_two_samples_have_opposite_advantages_and_equal_ones_have_none():
     world = scene_world()
-    sampled = world.learner(samples=2).prepare(world.batch, world.places, 0)
+    sampled = world.learner(num_samples=2).prepare(world.batch, world.places, 0)
     torch.testing.assert_close(sampled.advantages[:, 0], -sampled.advantages[:, 1])
-    world = letter_world(letters=1, longest=1)
-    learner = world.learner(samples=4, temperature=1e-3)
+    world = letter_world(letters=1, max_length=1)
+    learner = world.learner(num_samples=4, temperature=1e-3)
     sampled = learner.prepare(world.batch, world.places, 0)
     assert all(several == [several[0]] * 4 for several in written(sampled))
     torch.testing.assert_close(
@@ -311,7 +335,7 @@ def test_greedy_rewards_can_be_had_beside_the_mean_of_samples():
 def test_the_module_that_is_trained_has_the_same_loss(unknown, static):
     """Also in training mode, once dropout is taken out."""
     world = scene_world()
-    learner = world.learner(temperature=0.8, unknown=unknown)
+    learner = world.learner(temperature=0.8, allow_unknown=unknown)
     sampled = learner.prepare(world.batch, world.places, 0)
     expected = teacher_forced(world, learner, sampled)
     gradient = gradient_of(world, expected[0])
@@ -353,9 +377,9 @@ def test_half_precision_scores_are_summed_in_single_precision():
     arguments = sampled.targets, sampled.target_mask, sampled.advantages
     for dtype in (torch.bfloat16, torch.float16):
         rounded = logits.to(dtype)
-        found = learner.loss(rounded, *arguments)
+        found = loss_of(learner, rounded, *arguments)
         assert found[0].dtype == torch.float32
-        for one, other in zip(found, learner.loss(rounded.double(), *arguments), strict=True):
+        for one, other in zip(found, loss_of(learner, rounded.double(), *arguments), strict=True):
             torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-3)
 
 
@@ -379,7 +403,8 @@ def scored_probabilities(learner, logits):
     vocab_size = logits.shape[-1]
     found = []
     for word in range(vocab_size):
-        loss, count, _ = learner.loss(
+        loss, count, _ = loss_of(
+            learner,
             logits.view(1, 1, 1, vocab_size),
             torch.tensor([[[word]]]),
             torch.ones(1, 1, 1, dtype=torch.bool),
@@ -402,9 +427,9 @@ def assert_drawn_from(counts, probabilities):
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
 def test_first_words_are_drawn_by_what_the_loss_scores_with(temperature):
-    world = letter_world(letters=7, copies=100, images=4, longest=2)
+    world = letter_world(letters=7, copies=100, images=4, max_length=2)
     copies = world.batch[:100]
-    learner = world.learner(samples=8, temperature=temperature)
+    learner = world.learner(num_samples=8, temperature=temperature)
     sampled = [learner.prepare(copies, torch.arange(100), step) for step in range(8)]
     words = torch.stack([part.targets[..., 0] for part in sampled])
     assert not any((part.targets == world.unknown).any() for part in sampled)
@@ -425,8 +450,8 @@ def test_first_words_are_drawn_by_what_the_loss_scores_with(temperature):
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_whole_captions_come_by_their_probability(temperature):
     """Over all captions of at most two words, whose probabilities sum to one."""
-    world = letter_world(copies=100, images=4, longest=2)
-    learner = world.learner(samples=8, temperature=temperature, seed=2)
+    world = letter_world(copies=100, images=4, max_length=2)
+    learner = world.learner(num_samples=8, temperature=temperature, seed=2)
     slow = world.slow(temperature=temperature)
     image = image_of(world.batch, 0)
     captions = slow.all_captions()
@@ -469,10 +494,10 @@ def test_the_gradient_climbs_the_expected_reward(baseline, temperature):
 
     With the sample itself in the mean that it is compared with, a third of it would be missing.
     """
-    world = letter_world(copies=100, images=20, longest=2)
+    world = letter_world(copies=100, images=20, max_length=2)
     value, exact = exact_gradient(world, temperature=temperature)
     exact, samples, batches = flat(exact), 3, 60
-    learner = world.learner(samples=samples, baseline=baseline, temperature=temperature, seed=1)
+    learner = world.learner(num_samples=samples, baseline=baseline, temperature=temperature, seed=1)
     copies, places = world.batch[:100], torch.arange(100)
     climbs, rewards = [], []
     for step in range(batches):
@@ -498,7 +523,7 @@ def test_the_gradient_climbs_the_expected_reward(baseline, temperature):
 def test_the_unmasked_softmax_feeds_the_forbidden_word_and_ours_does_not():
     """After bad captions, probability has to go somewhere; a word never drawn gives none back."""
     world = scene_world()
-    learner = world.learner(samples=4)
+    learner = world.learner(num_samples=4)
     sampled = learner.prepare(world.batch, world.places, 0)
     worse = -torch.ones(len(world.batch), 4)
     output, unknown = world.captioner.decoder.output, world.unknown
@@ -549,8 +574,8 @@ def test_the_forbidden_word_s_score_changes_nothing():
         logits = random.clone()
         logits[..., world.unknown] = value
         logits.requires_grad_()
-        parts = learner.loss(
-            logits, sampled.targets, sampled.target_mask, sampled.advantages.double()
+        parts = loss_of(
+            learner, logits, sampled.targets, sampled.target_mask, sampled.advantages.double()
         )
         parts[0].backward()
         assert not logits.grad[..., world.unknown].any()
@@ -571,7 +596,7 @@ def test_scores_after_the_end_change_nothing():
     assert not torch.equal(logits, spoilt)
     arguments = sampled.targets, sampled.target_mask, sampled.advantages
     for one, other in zip(
-        learner.loss(logits, *arguments), learner.loss(spoilt, *arguments), strict=True
+        loss_of(learner, logits, *arguments), loss_of(learner, spoilt, *arguments), strict=True
     ):
         torch.testing.assert_close(one, other)
 
@@ -581,7 +606,7 @@ def test_scores_after_the_end_change_nothing():
 
 def test_the_samples_of_an_image_do_not_depend_on_the_batch():
     world = scene_world()
-    learner = world.learner(samples=4, seed=8, baseline="greedy")
+    learner = world.learner(num_samples=4, seed=8, baseline="greedy")
     together = learner.prepare(world.batch, world.places, 3)
     captions = written(together)
     shuffled = torch.tensor([4, 0, 6, 2])
@@ -614,7 +639,7 @@ def test_the_samples_of_an_image_do_not_depend_on_the_batch():
 def test_more_samples_begin_with_the_same_ones():
     world = scene_world()
     few, many = (
-        written(world.learner(samples=count).prepare(world.batch, world.places, 0))
+        written(world.learner(num_samples=count).prepare(world.batch, world.places, 0))
         for count in (2, 5)
     )
     assert [several[:2] for several in many] == few
@@ -641,7 +666,7 @@ def test_steps_seeds_and_places_draw_anew_and_the_same_ones_again():
 def test_rewards_are_those_of_the_places():
     world = letter_world(images=8)
     places = torch.tensor([5, 2, 5, 0, 7, 1, 3, 6])
-    sampled = world.learner(samples=3).prepare(world.batch, places, 0)
+    sampled = world.learner(num_samples=3).prepare(world.batch, places, 0)
     for place, several, rewards in zip(
         places.tolist(), written(sampled), sampled.rewards.tolist(), strict=True
     ):
@@ -695,9 +720,9 @@ def test_a_vocabulary_without_the_unknown_word(baseline):
     world = letter_world(letters=3)
     plain = Vocabulary(["a", "b", "c", "d"])
     learner = SelfCritical(
-        world.captioner, world.reward(), plain, samples=3, baseline=baseline, longest=6
+        world.captioner, world.reward(), plain, num_samples=3, baseline=baseline, max_length=6
     )
-    allowed = world.learner(samples=3, baseline=baseline, unknown=True)
+    allowed = world.learner(num_samples=3, baseline=baseline, allow_unknown=True)
     one, other = (which.prepare(world.batch, world.places, 0) for which in (learner, allowed))
     assert written(one) == written(other)
     assert (one.targets == 4).any()
@@ -710,8 +735,8 @@ def test_a_vocabulary_without_the_unknown_word(baseline):
 def test_one_sample_needs_the_greedy_baseline():
     world = scene_world()
     with pytest.raises(ValueError, match="samples"):
-        world.learner(samples=1, baseline="samples")
-    sampled = world.learner(samples=1, baseline="greedy").prepare(world.batch, world.places, 0)
+        world.learner(num_samples=1, baseline="samples")
+    sampled = world.learner(num_samples=1, baseline="greedy").prepare(world.batch, world.places, 0)
     assert sampled.rewards.shape == sampled.advantages.shape == (7, 1)
     torch.testing.assert_close(
         sampled.advantages[:, 0], sampled.rewards[:, 0] - sampled.greedy_rewards
@@ -721,7 +746,7 @@ def test_one_sample_needs_the_greedy_baseline():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 0, "baseline": "greedy"}, "samples: 0"),
+        ({"num_samples": 0, "baseline": "greedy"}, "samples: 0"),
         ({"temperature": 0.0}, "temperature: 0"),
     ],
 )

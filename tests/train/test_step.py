@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 
+from ngsan.config import PhaseConfig
 from ngsan.models import build_captioner
 from ngsan.nn.losses import allowed_log_probs, word_cross_entropy
-from ngsan.train.cross_entropy import CrossEntropyLoss
 from ngsan.train.step import (
     BETAS,
     CapturedStep,
-    Clip,
     Step,
     build_optimizer,
     load_optimizer,
     optimizer_tensors,
 )
+from ngsan.train.tasks.captioning import CrossEntropyLoss
 from tests.train.worlds import dataset, scene_folder, tiny_model
 
 
@@ -45,7 +45,14 @@ def fabric():
     return Fabric(accelerator="cpu", devices=1)
 
 
-@pytest.mark.parametrize("clip", [Clip(0.01, 0.0), Clip(0.0, 0.05), Clip(0.0, 0.0)])
+@pytest.mark.parametrize(
+    "clip",
+    [
+        PhaseConfig(clip_grad_value=0.01, clip_grad_norm=0.0),
+        PhaseConfig(clip_grad_value=0.0, clip_grad_norm=0.05),
+        PhaseConfig(clip_grad_value=0.0, clip_grad_norm=0.0),
+    ],
+)
 def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, clip):
     # In double precision, as Adam blows up the rounding of gradients that are truly zero.
     captioner, features = captioner.double(), batch.features.double()
@@ -61,13 +68,13 @@ def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, cl
         loss = F.cross_entropy(logits[real], batch.targets[real])
         plain.zero_grad()
         loss.backward()
-        if clip.value:
+        if clip.clip_grad_value:
             for parameter in other.parameters():
-                parameter.grad.clamp_(-clip.value, clip.value)
-        if clip.norm:
+                parameter.grad.clamp_(-clip.clip_grad_value, clip.clip_grad_value)
+        if clip.clip_grad_norm:
             norm = torch.cat([p.grad.flatten() for p in other.parameters()]).norm()
             for parameter in other.parameters():
-                parameter.grad.mul_(min(1.0, clip.norm / (norm + 1e-6)))
+                parameter.grad.mul_(min(1.0, clip.clip_grad_norm / (norm + 1e-6)))
         plain.step()
         assert sums[0] / sums[1] == pytest.approx(loss.item(), rel=1e-5)
         assert sums[1] == real.sum()
@@ -77,7 +84,12 @@ def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, cl
 
 def test_an_optimizer_goes_on_from_what_was_saved(batch, captioner, fabric):
     def steps(model, optimizer, count):
-        step = Step(fabric, fabric.setup_module(CrossEntropyLoss(model)), optimizer, Clip(0, 1))
+        step = Step(
+            fabric,
+            fabric.setup_module(CrossEntropyLoss(model)),
+            optimizer,
+            PhaseConfig(clip_grad_value=0, clip_grad_norm=1),
+        )
         for _ in range(count):
             step(inputs_of(batch), 1e-2)
 
@@ -97,7 +109,7 @@ def test_foreign_memory_is_refused(captioner):
     with pytest.raises(ValueError, match="exp_avg.nowhere"):
         load_optimizer(optimizer, captioner, {"exp_avg.nowhere": torch.zeros(3)})
     name = next(iter(dict(captioner.named_parameters())))
-    with pytest.raises(ValueError, match="not the model's"):
+    with pytest.raises(ValueError, match="which the model does not have"):
         load_optimizer(optimizer, captioner, {f"exp_avg.{name}": torch.zeros(3)})
 
 
@@ -129,9 +141,18 @@ def test_allowed_log_probs_by_hand(temperature):
 def test_a_captured_step_is_a_plain_one_and_goes_when_it_is_dropped(batch, captioner, fabric):
     """Its graphs may hold most of a GPU's memory, so nothing waits for the garbage collector."""
     mine, other = (copy.deepcopy(captioner) for _ in range(2))
-    plain = Step(fabric, CrossEntropyLoss(other), optimizer_of(other), Clip(0, 1))
+    plain = Step(
+        fabric,
+        CrossEntropyLoss(other),
+        optimizer_of(other),
+        PhaseConfig(clip_grad_value=0, clip_grad_norm=1),
+    )
     module, optimizer = CrossEntropyLoss(mine), optimizer_of(mine)
-    step = CapturedStep(Step(fabric, module, optimizer, Clip(0, 1)), mine, optimizer)
+    step = CapturedStep(
+        Step(fabric, module, optimizer, PhaseConfig(clip_grad_value=0, clip_grad_norm=1)),
+        mine,
+        optimizer,
+    )
     some = {name: None if value is None else value[:5] for name, value in inputs_of(batch).items()}
     for inputs in (inputs_of(batch), some, inputs_of(batch)):
         torch.manual_seed(1)

@@ -11,17 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
-from ngsan.config import read_yaml, to_yaml
-from ngsan.config.translation import ParallelConfig, TranslationPhase, TranslationRun
-from ngsan.data.parallel.batch import PairTable
-from ngsan.data.parallel.batches import TokenBatches
+from ngsan.config import (
+    ParallelConfig,
+    TranslationConfig,
+    TranslationPhaseConfig,
+    read_yaml,
+    to_yaml,
+)
+from ngsan.data.parallel.batches import PairTable, TokenBatches
 from ngsan.data.parallel.dataset import ParallelSplit
-from ngsan.models.build_translator import build_translator
-from ngsan.models.saved_translator import load_translator
-from ngsan.models.translator import Translator
-from ngsan.predict.translating import open_translator
+from ngsan.models.build import build_translator
+from ngsan.models.checkpoint import load_model
+from ngsan.models.translator import TranslatorModel
+from ngsan.predict.translator import load_translator as open_translator
 from ngsan.train.run import InterruptedRunError, train
-from ngsan.train.translation_phase import CrossEntropyOfPairs, TranslationLoss
+from ngsan.train.tasks.translation import TranslationLoss, TranslationPhase
 from tests.train.worlds import same_tensors
 from tests.translation_worlds import backwards_folder, small_run, translated
 
@@ -33,6 +37,7 @@ def folder(tmp_path_factory):
     return backwards_folder(tmp_path_factory.mktemp("backwards") / "texts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["transformer", "transformer-nsa"])
 def test_learns_to_translate_backwards(folder, tmp_path, model):
     entries = []
@@ -58,14 +63,15 @@ def rightly_translated(run, folder):
 
 
 def encode_a_set(self, source, mask=None, *, record=None):
-    """`Translator.encode` without positions: a sentence is a set of words."""
+    """`TranslatorModel.encode` without positions: a sentence is a set of words."""
     words = self.decoder.embed(source)
     return self.encoder(words * words.shape[-1] ** 0.5, mask, record=record)
 
 
+@pytest.mark.slow
 def test_without_positions_nothing_is_translated_backwards(folder, tmp_path, monkeypatch):
     """The control of the test above: what is learned there is order, which takes positions."""
-    monkeypatch.setattr(Translator, "encode", encode_a_set)
+    monkeypatch.setattr(TranslatorModel, "encode", encode_a_set)
     train(small_run(folder, epochs=6), tmp_path / "run")
     right, chance = rightly_translated(tmp_path / "run", folder)
     assert chance < 0.15
@@ -115,7 +121,7 @@ def test_layers_that_are_alike_are_compiled_once_for_a_shape(folder):
     shares = {share.width: share for share in batches.epoch(0, 0)}.values()
     assert len(shares) == 2
     loss = TranslationLoss(model, capacities={share.width: 128 for share in shares})
-    phase = CrossEntropyOfPairs(loss, TranslationPhase(), batches, table)
+    phase = TranslationPhase(loss, TranslationPhaseConfig(), batches, table)
     given = [phase.prepare(table.batch(share.indices, share.width), 0)[0] for share in shares]
     wanted = [loss(**inputs)[0] for inputs in given]
     torch.compiler.reset()
@@ -149,8 +155,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(folder, tmp_path):
     run = small_run(folder, epochs=2)
     run = dataclasses.replace(
         run,
-        cross_entropy=dataclasses.replace(run.cross_entropy, average=2, batch_size=1024),
-        machine=dataclasses.replace(run.machine, log_steps=1),
+        cross_entropy=dataclasses.replace(run.cross_entropy, average_epochs=2, batch_size=1024),
+        runtime=dataclasses.replace(run.runtime, log_steps=1),
     )
     train(run, tmp_path / "whole")
 
@@ -166,29 +172,30 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(folder, tmp_path):
             train(run, tmp_path / "parts", resume=step != 3, listen=stop_at(step))
     train(run, tmp_path / "parts", resume=True)
     (first, _, _), (second, _, _) = (
-        load_translator(tmp_path / name) for name in ("whole", "parts")
+        load_model(tmp_path / name, "translation") for name in ("whole", "parts")
     )
     assert same_tensors(first.state_dict(), second.state_dict())
 
 
 def test_wrong_settings_are_named(folder, tmp_path):
     run = small_run(folder)
-    with pytest.raises(ValueError, match="data.folder: say what to learn from"):
+    with pytest.raises(ValueError, match="data.folder: pass the dataset"):
         train(dataclasses.replace(run, data=ParallelConfig()), tmp_path / "a")
     with pytest.raises(ValueError, match="holds no parallel text"):
         train(dataclasses.replace(run, data=ParallelConfig(folder=str(tmp_path))), tmp_path / "b")
     small = dataclasses.replace(run.cross_entropy, batch_size=5)
     with pytest.raises(ValueError, match="batch_size: .* cannot hold the longest sentence"):
         train(dataclasses.replace(run, cross_entropy=small), tmp_path / "c")
-    with pytest.raises(ValueError, match="validation: 'train' is also what is learned from"):
-        ParallelConfig(validation="train")
+    with pytest.raises(ValueError, match="val_split: 'train' is also the training split"):
+        ParallelConfig(val_split="train")
 
 
+@pytest.mark.slow
 def test_a_model_is_begun_with(folder, tmp_path):
     run = small_run(folder, epochs=1)
     train(run, tmp_path / "first")
     scores = []
-    again = dataclasses.replace(run, initial=str(tmp_path / "first"), seed=1)
+    again = dataclasses.replace(run, init_from=str(tmp_path / "first"), seed=1)
     train(again, tmp_path / "second", listen=lambda entry: scores.append(entry.get("loss")))
     losses = [loss for loss in scores if loss is not None]
     assert losses[0] < 3.5
@@ -203,7 +210,7 @@ def test_a_run_goes_on_by_its_own_file(folder, tmp_path):
     run = small_run(folder, epochs=1)
     asked = dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=999))
     train(asked, tmp_path)
-    written = read_yaml(TranslationRun, tmp_path / "config.yaml")
+    written = read_yaml(TranslationConfig, tmp_path / "config.yaml")
     assert written.model.vocab_size == 320
     for again in (written, asked):
         train(again, tmp_path, resume=True)

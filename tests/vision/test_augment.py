@@ -1,6 +1,6 @@
 import torch
 
-from ngsan.vision.augment import augment
+from ngsan.vision.photos import augment
 
 
 def pictures(count=16, size=12):
@@ -8,10 +8,10 @@ def pictures(count=16, size=12):
     return torch.randint(0, 256, (count, 3, size, size), generator=random, dtype=torch.uint8)
 
 
-def test_without_crop_and_light_views_are_the_images_or_their_mirrors():
+def test_without_crop_and_jitter_views_are_images_or_mirrored():
     torch.manual_seed(1)
     given = pictures()
-    views = augment(given, smallest=1.0, light=0.0)
+    views = augment(given, min_crop=1.0, color_jitter=0.0)
     kinds = set()
     for view, image in zip(views, given.float() / 255, strict=True):
         mirrored = torch.allclose(view, image.flip(-1), atol=1e-4)
@@ -20,10 +20,10 @@ def test_without_crop_and_light_views_are_the_images_or_their_mirrors():
     assert kinds == {True, False}
 
 
-def test_a_crop_of_a_ramp_is_a_ramp_as_long_as_its_share():
+def test_crops_of_a_ramp():
     torch.manual_seed(2)
     ramp = (torch.arange(64.0) / 63).expand(200, 3, 64, 64)
-    views = augment(ramp, smallest=0.5, light=0.0)
+    views = augment(ramp, min_crop=0.5, color_jitter=0.0)
     steps = (views[..., 33] - views[..., 32])[:, 0, 10].abs() * 63  # how fast the ramp rises
     assert steps.min() >= 0.5 - 1e-3
     assert steps.max() <= 1 + 1e-3
@@ -32,17 +32,17 @@ def test_a_crop_of_a_ramp_is_a_ramp_as_long_as_its_share():
     assert views.max() <= 1
 
 
-def test_light_changes_the_whole_image_alike():
+def test_color_jitter_changes_the_whole_image():
     torch.manual_seed(3)
     grey = torch.full((50, 3, 8, 8), 0.5)
-    views = augment(grey, smallest=1.0, light=0.2)
+    views = augment(grey, min_crop=1.0, color_jitter=0.2)
     flat = views.flatten(1)
     torch.testing.assert_close(flat.amax(1), flat.amin(1))
     assert (flat[:, 0] - 0.5).abs().max() <= 0.1 + 1e-5
     assert (flat[:, 0] - 0.5).abs().max() > 0.02
 
 
-def test_the_seed_decides():
+def test_seed_determines_the_views():
     given = pictures()
     first, second, third = (
         augment(given) for seed in (5, 5, 6) if torch.manual_seed(seed) is not None

@@ -82,7 +82,7 @@ LOSSLESS = {
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_lossless_formats_come_back_as_they_were(name):
+def test_lossless_formats_are_exact(name):
     kind, options = LOSSLESS[name]
     assert_like(open_image(saved(quarters(), kind, **options)), quarters(), 0)
 
@@ -93,7 +93,7 @@ def test_jpeg(options):
     assert_like(open_image(saved(smooth, "JPEG", quality=95, **options)), smooth, 3)
 
 
-def test_of_several_pictures_the_first_is_read():
+def test_only_the_first_frame_is_read():
     other = Image.new("RGB", (64, 48), "black")
     for kind in ("GIF", "TIFF", "WEBP", "MPO", "PNG"):
         options = {"WEBP": {"lossless": True}, "MPO": {"quality": 100, "subsampling": 0}}
@@ -250,19 +250,19 @@ def test_orientation(orientation, order):
         b"II*\0" + struct.pack("<IHHHII", 8, 1, 0x8769, 4, 1, 8) + b"\0" * 4,
     ],
 )
-def test_senseless_exif_is_passed_over(block):
+def test_invalid_exif_is_ignored(block):
     content = with_exif(saved(quarters(), "JPEG", quality=100, subsampling=0), block)
     assert_like(
         open_image(content), open_image(saved(quarters(), "JPEG", quality=100, subsampling=0)), 0
     )
 
 
-def test_large_jpegs_are_decoded_smaller_on_request(tmp_path):
+def test_min_side_reduces_large_jpegs(tmp_path):
     pixels = np.tile(np.linspace(0, 255, 4000, dtype=np.uint8)[None, :, None], (3000, 1, 3))
     block = exif(6)
     path = tmp_path / "large.jpg"
     path.write_bytes(with_exif(saved(Image.fromarray(pixels), "JPEG"), block))
-    picture = open_picture(path, near=512)
+    picture = open_picture(path, min_side=512)
     assert picture.size == (3000, 4000)
     assert 512 <= min(picture.image.size) < 1024
     whole = to_square(open_image(path), 64).astype(int)
@@ -284,7 +284,7 @@ def test_squares_are_averages():
     assert to_square(Image.new("RGB", (1, 1), RED), 8)[3, 3].tolist() == list(RED)
 
 
-def test_arrays_and_pictures_are_taken_as_they_are():
+def test_arrays_and_pillow_images():
     pixels = np.asarray(quarters())
     assert_like(open_image(pixels), pixels, 0)
     assert_like(open_image(pixels.astype(np.float64) / 255), pixels, 0)
@@ -302,11 +302,11 @@ def test_arrays_and_pictures_are_taken_as_they_are():
     shapes = [pixels[None], pixels[:, :, :2], pixels[:0]]
     types = [pixels.astype(np.int64), pixels.astype(np.float32), np.zeros((2, 2), bool)]
     for array in (*shapes, *types, np.full((2, 2), np.nan)):
-        with pytest.raises(ImageError, match="the image: it"):
+        with pytest.raises(ImageError, match="the image: "):
             open_image(array)
 
 
-def test_what_is_no_image(tmp_path):
+def test_invalid_images(tmp_path):
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("<html>404</html>")
     (tmp_path / "print.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
@@ -324,11 +324,11 @@ def test_what_is_no_image(tmp_path):
     for content in (b"", b"\0", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBP", b"GIF89a", b"BM", b"II*\0"):
         with pytest.raises(ImageError):
             open_image(content)
-    with pytest.raises(ImageError, match="no such file"):
+    with pytest.raises(ImageError, match="file not found"):
         open_image("http://example.invalid/photo.jpg")
 
 
-def test_a_wrong_ending_does_not_matter(tmp_path):
+def test_format_is_detected_by_content(tmp_path):
     for kind in FORMATS:
         path = tmp_path / f"{kind}.txt"
         path.write_bytes(saved(quarters(), kind))
@@ -392,7 +392,7 @@ BOMBS = dict(bombs())
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_by_their_headers(name):
+def test_decompression_bombs_are_rejected_by_their_headers(name):
     began = time.perf_counter()
     with pytest.raises(ImageError):
         open_image(BOMBS[name])
@@ -401,19 +401,19 @@ def test_bombs_are_refused_by_their_headers(name):
 
 def test_the_limit_of_pixels_can_be_chosen():
     content = saved(quarters(), "PNG")
-    assert open_image(content, most_pixels=64 * 48).size == (64, 48)
+    assert open_image(content, max_pixels=64 * 48).size == (64, 48)
     for source in (content, quarters(), np.asarray(quarters())):
-        with pytest.raises(ImageError, match="64 x 48, more than the 3,071 pixels"):
-            open_image(source, most_pixels=64 * 48 - 1)
+        with pytest.raises(ImageError, match="64 x 48 exceeds the limit of 3,071 pixels"):
+            open_image(source, max_pixels=64 * 48 - 1)
 
 
-def test_between_pillow_s_limit_and_ours_nothing_is_said():
+def test_no_warning_between_pillow_s_limit_and_ours():
     rows = zlib.compress(bytes((12_001 // 8 + 1) * 8_000), 9)
     content = png(12_000, 8_000, body=rows, depth=1, colour=0)
     assert open_image(content).size == (12_000, 8_000)
 
 
-def test_endless_scans_are_refused():
+def test_too_many_scans_are_rejected():
     content = saved(Image.new("L", (8000, 8000)), "JPEG", progressive=True)
     start = content.rindex(b"\xff\xda")
     scan = content[start:-2]
@@ -477,7 +477,7 @@ def test_mutated_files_give_an_image_or_an_image_error():
         content = mutated(chance)
         began = time.perf_counter()
         try:
-            picture = open_picture(content, near=chance.choice([None, 16]))
+            picture = open_picture(content, min_side=chance.choice([None, 16]))
         except ImageError:
             picture = None
         assert time.perf_counter() - began < 3, number
@@ -504,7 +504,7 @@ print(int(status[status.index("VmHWM:") + 1]) // 1024)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is told by /proc")
-def test_bombs_take_little_memory(tmp_path):
+def test_decompression_bombs_need_little_memory(tmp_path):
     for number, content in enumerate(BOMBS.values()):
         (tmp_path / f"{number}.jpg").write_bytes(content)
     done = subprocess.run(
@@ -523,7 +523,7 @@ def test_reading_needs_no_torch():
     subprocess.run([sys.executable, "-c", words], check=True, timeout=60)
 
 
-def test_threads_leave_the_filters_as_they_were():
+def test_threads_restore_the_warning_filters():
     before = list(warnings.filters)
     content = [saved(quarters(), kind) for kind in FORMATS]
 
@@ -566,9 +566,9 @@ def test_find_images(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "CMYK", "I;16", "I", "F", "1"])
-def test_large_pictures_are_made_smaller_on_the_way(mode, monkeypatch):
+def test_reduction_in_strips_equals_reduction_of_the_whole(mode, monkeypatch):
     """As if the whole had been converted first and then averaged."""
-    from ngsan.vision import pixels
+    from ngsan.vision import images as pixels
 
     random = np.random.default_rng(3)
     shape = (53, 91)
@@ -589,16 +589,16 @@ def test_large_pictures_are_made_smaller_on_the_way(mode, monkeypatch):
     assert np.array_equal(np.asarray(found), np.asarray(whole))
 
 
-def test_near_makes_a_large_picture_small():
+def test_min_side_makes_a_large_picture_small():
     picture = Image.new("RGBA", (4000, 1000), (10, 20, 30, 255))
-    found = open_picture(saved(picture, "PNG"), near=100)
+    found = open_picture(saved(picture, "PNG"), min_side=100)
     assert found.size == (4000, 1000)
     assert found.image.size == (400, 100)
     assert found.image.getpixel((7, 7)) == (10, 20, 30)
 
 
-def test_a_webp_may_have_half_as_many_pixels():
+def test_pixel_limit_is_halved_for_webp():
     content = saved(Image.new("RGB", (100, 60)), "WEBP")
-    assert open_image(content, most_pixels=12_000).size == (100, 60)
-    with pytest.raises(ImageError, match="more than the 5,999 pixels"):
-        open_image(content, most_pixels=11_999)
+    assert open_image(content, max_pixels=12_000).size == (100, 60)
+    with pytest.raises(ImageError, match="exceeds the limit of 5,999 pixels"):
+        open_image(content, max_pixels=11_999)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from ngsan.data.captions import ImageCaptions, write_captions
 from ngsan.data.pictures import PictureStore
-from ngsan.data.synthetic import scene_vocabulary
+from ngsan.data.synthetic.folders import scene_vocabulary
 from ngsan.vision.backbone import build_backbone
 from ngsan.vision.images import open_image, to_square
 from ngsan.vision.photos import PhotoDataset, ResidentPhotos, decode
@@ -45,7 +45,7 @@ def photos(folder):
     return PhotoDataset(folder, "train", PictureStore(folder / "pictures"), backbone)
 
 
-def test_batches_have_images_in_the_place_of_features(photos, folder):
+def test_batches_have_images_instead_of_features(photos, folder):
     batch = photos.batch([5, 0])
     assert batch.features.shape == (2, 3, SIZE, SIZE)
     assert batch.features.dtype == torch.uint8
@@ -58,7 +58,7 @@ def test_batches_have_images_in_the_place_of_features(photos, folder):
     assert batch.words.shape[:2] == (2, 2)
 
 
-def test_in_memory_they_are_the_same(photos):
+def test_resident_photos_equal_the_dataset(photos):
     resident = ResidentPhotos(photos, CPU)
     for places in ([0, 1, 5], [3]):
         held, read = resident.batch(places), photos.batch(places)
@@ -68,19 +68,19 @@ def test_in_memory_they_are_the_same(photos):
     assert photos.held_bytes == 6 * 3 * SIZE * SIZE
 
 
-def test_regions_are_the_backbone_s(photos):
+def test_cells_equal_the_backbone(photos):
     assert photos.region_counts.tolist() == [4] * 6
     assert photos.store.feature_dim == 320
-    with pytest.raises(ValueError, match="extract its features first"):
+    with pytest.raises(ValueError, match="extract them first"):
         photos.store["0"]
 
 
-def test_a_damaged_picture_is_named():
+def test_damaged_image_is_named():
     with pytest.raises(ValueError, match="image 'b'"):
         decode([png(1), b"nonsense"], ["a", "b"], SIZE, CPU)
 
 
-def test_the_signature_tells_the_pictures_apart(photos, folder, tmp_path):
+def test_signature_depends_on_the_images(photos, folder, tmp_path):
     backbone = build_backbone("efficientnet-lite0", size=96, pretrained=False)
     other = PhotoDataset(folder, "train", PictureStore(folder / "pictures"), backbone)
     assert other.signature != photos.signature

@@ -11,9 +11,15 @@ from torch import nn
 
 from ngsan.data.store import checked_regions
 from ngsan.vision.backbone import build_backbone
-from ngsan.vision.detectors import OnnxDetectorSource, TorchvisionSource, best_regions
 from ngsan.vision.images import to_square
-from ngsan.vision.sources import GridSource, open_source, weights_hash
+from ngsan.vision.sources import (
+    GridSource,
+    OnnxDetectorSource,
+    TorchvisionSource,
+    best_regions,
+    open_source,
+    weights_hash,
+)
 
 from .test_backbone import lively
 
@@ -23,7 +29,7 @@ def pictures(*sizes):
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), np.uint8)) for w, h in sizes]
 
 
-def test_a_grid_is_the_backbone_of_squashed_pictures():
+def test_grid_source_equals_the_backbone():
     backbone = lively(build_backbone("efficientnet-lite0", size=64, pretrained=False))
     source = GridSource(backbone)
     images = pictures((100, 80), (64, 64), (30, 200))
@@ -44,7 +50,7 @@ def test_a_grid_is_the_backbone_of_squashed_pictures():
     assert [part for part in backbone.modules() if isinstance(part, nn.BatchNorm2d)]
 
 
-def test_the_signature_tells_weights_and_sizes_apart():
+def test_signature_depends_on_weights_and_size():
     def made(seed, size):
         return GridSource(
             lively(build_backbone("efficientnet-lite0", size=size, pretrained=False), seed)
@@ -63,19 +69,19 @@ def test_the_best_boxes_are_kept():
     corners = np.array([[0, 0, 10, 20], [5, 5, 5, 9], [-10, 0, 30, 40], [90, 0, 99, 9.0]])
     scores = np.array([0.1, 0.9, 0.8, 0.7])
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
-    found = best_regions(features, corners, (20, 40), most=2, scores=scores, size=(40, 80))
+    found = best_regions(features, corners, (20, 40), max_regions=2, scores=scores, size=(40, 80))
     # The second has no width, the last lies outside.
     np.testing.assert_allclose(found.boxes, [[0.5, 0.5, 1, 1], [0.25, 0.25, 0.5, 0.5]])
     np.testing.assert_array_equal(found.features, features[[2, 0]])
     assert found.size == (40, 80)
-    first = best_regions(features, corners, (20, 40), most=1)
+    first = best_regions(features, corners, (20, 40), max_regions=1)
     np.testing.assert_array_equal(first.features, features[:1])
-    with pytest.raises(ValueError, match="finds nothing"):
-        best_regions(features[:0], corners[:0], (20, 40), most=2)
-    with pytest.raises(ValueError, match="finds nothing"):
-        best_regions(features[:1], np.full((1, 4), np.nan), (20, 40), most=2)
-    with pytest.raises(ValueError, match="must be"):
-        best_regions(features, corners[:3], (20, 40), most=2)
+    with pytest.raises(ValueError, match="found no regions"):
+        best_regions(features[:0], corners[:0], (20, 40), max_regions=2)
+    with pytest.raises(ValueError, match="found no regions"):
+        best_regions(features[:1], np.full((1, 4), np.nan), (20, 40), max_regions=2)
+    with pytest.raises(ValueError, match="instead of"):
+        best_regions(features, corners[:3], (20, 40), max_regions=2)
 
 
 def graph(path, *, kind="uint8", shape=(1, 3, "height", "width"), names=("features", "boxes")):
@@ -108,7 +114,7 @@ def graph(path, *, kind="uint8", shape=(1, 3, "height", "width"), names=("featur
     return path
 
 
-def test_an_onnx_detector_gets_pictures_as_it_wants_them(tmp_path):
+def test_onnx_detector_input_size_and_type(tmp_path):
     pytest.importorskip("onnxruntime")
     image = Image.fromarray(np.full((30, 60, 3), (10, 200, 30), np.uint8))
     source = open_source(f"onnx:{graph(tmp_path / 'bytes.onnx')}")
@@ -117,7 +123,7 @@ def test_an_onnx_detector_gets_pictures_as_it_wants_them(tmp_path):
     np.testing.assert_allclose(found.features, [[10, 200, 30]], atol=1e-4)
     np.testing.assert_allclose(found.boxes, [[0.5, 0.5, 1, 1]])
     assert found.size == (60, 30)
-    floats = OnnxDetectorSource(graph(tmp_path / "real.onnx", kind="float"), longest=20)
+    floats = OnnxDetectorSource(graph(tmp_path / "real.onnx", kind="float"), max_side=20)
     assert floats.prepare(image).size == (20, 10)
     (found,) = floats.regions([image])
     np.testing.assert_allclose(found.features, [[10 / 255, 200 / 255, 30 / 255]], atol=1e-4)
@@ -127,17 +133,17 @@ def test_an_onnx_detector_gets_pictures_as_it_wants_them(tmp_path):
     assert len({source.signature, floats.signature, fixed.signature}) == 3
 
 
-def test_what_is_no_detector(tmp_path):
+def test_invalid_detectors(tmp_path):
     pytest.importorskip("onnxruntime")
     (tmp_path / "text.onnx").write_text("no graph")
     with pytest.raises(ValueError, match="ONNX Runtime cannot open it"):
         OnnxDetectorSource(tmp_path / "text.onnx")
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="file not found"):
         OnnxDetectorSource(tmp_path / "missing.onnx")
     for wrong in ({"shape": (2, 3, 8, 8)}, {"shape": (1, 4, 8, 8)}, {"kind": "int64"}):
-        with pytest.raises(ValueError, match="a detector takes one input"):
+        with pytest.raises(ValueError, match="a detector must have one input"):
             OnnxDetectorSource(graph(tmp_path / "wrong.onnx", **wrong))
-    with pytest.raises(ValueError, match="'features' and 'boxes', and this one returns a, b"):
+    with pytest.raises(ValueError, match="'features' and 'boxes', but this one returns a, b"):
         OnnxDetectorSource(graph(tmp_path / "wrong.onnx", names=("a", "b")))
 
 
@@ -212,5 +218,5 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     path = tmp_path / "any.onnx"
     path.touch()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ValueError, match=r"pip install 'ngsan\[onnx\]'"):
+    with pytest.raises(ValueError, match=r"pip install ngsan"):
         OnnxDetectorSource(path)

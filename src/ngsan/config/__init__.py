@@ -1,65 +1,102 @@
 """Configurations: frozen dataclasses, read from and written to YAML with every key explained.
 
-The text under a field is its explanation everywhere: in the YAML that `to_yaml` writes and in the
-command line's help. This package imports no torch.
+The text under a field explains it everywhere: in the YAML that `to_yaml` writes and in the command
+line's help. This package imports no torch.
 """
 
-from ngsan.config.checks import check_choice, check_range, check_types
-from ngsan.config.data import DataConfig, MovingConfig, SceneConfig
-from ngsan.config.decoding import DecodingConfig
-from ngsan.config.files import explain, from_dict, read_yaml, to_yaml
-from ngsan.config.model import GEOMETRY_TERMS, MODELS, PLUS_ONE, CaptionerConfig, ModelConfig
-from ngsan.config.runs import RUNS, run_class
+from ngsan.config.data import (
+    AnswerDataConfig,
+    DataConfig,
+    MovingConfig,
+    ParallelConfig,
+    SceneConfig,
+)
+from ngsan.config.decoding import DecodingConfig, TranslationDecodingConfig
+from ngsan.config.model import (
+    ANSWERERS,
+    GEOMETRY_TERMS,
+    MODELS,
+    PLUS_ONE,
+    TRANSLATORS,
+    AnswererConfig,
+    CaptionerConfig,
+    TranslatorConfig,
+)
+from ngsan.config.recipes import TASKS, config_class, find_recipe, read_recipe, recipe_names
+from ngsan.config.schema import (
+    check_choice,
+    check_range,
+    check_types,
+    explain,
+    from_dict,
+    read_mapping,
+    read_yaml,
+    to_yaml,
+)
 from ngsan.config.training import (
+    ANSWERING,
+    CROSS_ENTROPY,
+    SELF_CRITICAL,
+    AnsweringConfig,
+    AnswerPhaseConfig,
+    AnswerValidationConfig,
     CrossEntropyConfig,
-    MachineConfig,
     PhaseConfig,
-    RateConfig,
+    RuntimeConfig,
+    ScheduleConfig,
     SelfCriticalConfig,
     TrainConfig,
+    TranslationConfig,
+    TranslationPhaseConfig,
+    TranslationValidationConfig,
     ValidationConfig,
     VisionConfig,
-    photo_run,
-    reproduction_run,
-    scene_run,
 )
-from ngsan.config.translation import TranslatingConfig, TranslationRun, TranslatorConfig
-from ngsan.config.video import moving_run, shipped_clip_run, video_run
 
 __all__ = [
+    "ANSWERERS",
+    "ANSWERING",
+    "CROSS_ENTROPY",
     "GEOMETRY_TERMS",
     "MODELS",
     "PLUS_ONE",
-    "RUNS",
+    "SELF_CRITICAL",
+    "TASKS",
+    "TRANSLATORS",
+    "AnswerDataConfig",
+    "AnswerPhaseConfig",
+    "AnswerValidationConfig",
+    "AnswererConfig",
+    "AnsweringConfig",
     "CaptionerConfig",
     "CrossEntropyConfig",
     "DataConfig",
     "DecodingConfig",
-    "MachineConfig",
-    "ModelConfig",
     "MovingConfig",
+    "ParallelConfig",
     "PhaseConfig",
-    "RateConfig",
+    "RuntimeConfig",
     "SceneConfig",
+    "ScheduleConfig",
     "SelfCriticalConfig",
     "TrainConfig",
-    "TranslatingConfig",
-    "TranslationRun",
+    "TranslationConfig",
+    "TranslationDecodingConfig",
+    "TranslationPhaseConfig",
+    "TranslationValidationConfig",
     "TranslatorConfig",
     "ValidationConfig",
     "VisionConfig",
     "check_choice",
     "check_range",
     "check_types",
+    "config_class",
     "explain",
+    "find_recipe",
     "from_dict",
-    "moving_run",
-    "photo_run",
+    "read_mapping",
+    "read_recipe",
     "read_yaml",
-    "reproduction_run",
-    "run_class",
-    "scene_run",
-    "shipped_clip_run",
+    "recipe_names",
     "to_yaml",
-    "video_run",
 ]

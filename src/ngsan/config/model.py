@@ -1,11 +1,10 @@
-"""The shape of a captioner."""
+"""The shapes of the models: captioner, translator, answerer."""
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
-from ngsan.config.checks import check_choice, check_range, check_types
-from ngsan.config.files import from_dict
+from ngsan.config.schema import check_choice, check_range, check_types, from_dict
 
 MODELS: dict[str, dict[str, str]] = {
     "san": {"norm": "none", "geometry": "none"},
@@ -13,41 +12,74 @@ MODELS: dict[str, dict[str, str]] = {
     "g-san": {"norm": "none", "geometry": "query"},
     "ng-san": {"norm": "instance", "geometry": "query"},
 }
-"""The paper's four models: what each sets in `CaptionerConfig`."""
+"""The paper's four captioners: what each sets in `CaptionerConfig`."""
 
-GEOMETRY_TERMS = ("absolute", "content-independent", "query", "key", "relation")
-"""What `CaptionerConfig.geometry` may sum with `+`; "none" and `PLUS_ONE` stand alone."""
+TRANSLATORS: dict[str, dict[str, str]] = {
+    "transformer": {"norm": "none"},
+    "transformer-nsa": {"norm": "instance"},
+}
+"""The paper's two translators (Section 4.3): what each sets in `TranslatorConfig`."""
+
+ANSWERERS: dict[str, dict[str, str]] = {
+    "question-only": {"regions": "none", "geometry": "none"},
+    "mcan": {"regions": "guided", "geometry": "none"},
+    "mcan-gsa": {"regions": "guided", "geometry": "query"},
+}
+"""The answerers by name: what each sets in `AnswererConfig`."""
 
 PLUS_ONE = "relation-plus-one"
 """The term `relation` with 1 added to widths and heights, as in the program of the object relation
 transformer (Herdade et al. 2019), whose boxes are relative to the image."""
 
+_RELATIVE_TERMS = ("content-independent", "query", "key", "relation")
+
+GEOMETRY_TERMS = ("absolute", *_RELATIVE_TERMS)
+"""What `CaptionerConfig.geometry` may sum with `+`; "none" and `PLUS_ONE` stand alone."""
+
 
 @dataclass(frozen=True)
-class CaptionerConfig:
-    """The shape of an image captioner. The defaults are the paper's NG-SAN."""
+class _NamedModel:
+    """The shape of a model some of whose keys are set by a model's name."""
+
+    _named = MODELS
+
+    @classmethod
+    def for_model(cls, model: str, **overrides: Any) -> Self:
+        """The configuration of a named model, such as "ng-san", with some keys changed."""
+        check_choice("model", model, tuple(cls._named))
+        return from_dict(cls, {**cls._named[model], **overrides})
+
+    def as_model(self, model: str) -> Self:
+        """This configuration with the keys that a model's name sets."""
+        check_choice("model", model, tuple(self._named))
+        own = dataclasses.asdict(self)
+        return from_dict(type(self), {**own, **self._named[model]})
+
+
+@dataclass(frozen=True)
+class CaptionerConfig(_NamedModel):
+    """The shape of a captioner of images or clips. The defaults are the paper's NG-SAN."""
 
     vocab_size: int = 9488
     """V, the words and the one boundary id that begins, ends and pads a caption; COCO: 9487 + 1.
-    In training it is taken from the data, whatever is said here."""
+    Training sets it from the data."""
 
     feature_dim: int = 2048
-    """Width of a region's feature vector; of a cell, with a backbone. In training it is taken from
-    the data."""
+    """Width of a region's feature vector; of a cell, with a backbone. Training sets it from the
+    data."""
 
     backbone: Literal["none", "efficientnet-lite0", "efficientnet-lite2"] = "none"
-    """What makes regions of an image's pixels; none for regions that are given."""
+    """The network that turns pixels into regions; none if regions are given."""
 
     image_size: int = 256
-    """Backbone: side of the square that images are squashed to, a multiple of 32."""
+    """Backbone: side of the square that images are resized to, a multiple of 32."""
 
     positions: Literal["none", "sinusoidal"] = "none"
-    """What is added to the regions for their frame's place in a clip: none, as an image's have no
-    order, or sinusoidal."""
+    """Encoding of a region's frame in a clip: none for images, sinusoidal for clips."""
 
     frame_grid: int = 0
-    """Clips as `ngsan extract --frames` makes them: every frame is a grid of so many cells by so
-    many. Such a model captions video files. 0 for images, and where a frame is one vector (I3D)."""
+    """Clips as `ngsan extract --frames` makes them: every frame is a grid of N x N cells. Such a
+    model captions video files. 0 for images, and where a frame is one vector (I3D)."""
 
     dim: int = 512
     """D, the model's width."""
@@ -73,23 +105,23 @@ class CaptionerConfig:
     geometry: str = "query"
     """Geometry of the encoder: none, absolute, content-independent, query, key, relation, or a
     sum such as query+key (GSA: query, Eq. 12); relation-plus-one is relation with the box-scale
-    bug of a published program, to compare with it."""
+    bug of a published program, for comparison."""
 
     geometry_dim: int = 64
     """Width of the geometry embedding, Eq. 9."""
 
     signed_geometry: bool = False
-    """Whether relative geometry also tells left from right and above from below, which Eq. 8
-    does not."""
+    """Whether relative geometry distinguishes left from right and above from below, unlike
+    Eq. 8."""
 
     decoder: Literal["transformer", "up-down", "aoa"] = "transformer"
-    """What writes: the Transformer's decoder, or a recurrent one to compare with. up-down: two
-    LSTMs with attention to the regions, which no encoder layers refine (Anderson et al. 2018);
-    aoa: an LSTM and an encoder, both with attention on attention (Huang et al. 2019)."""
+    """The Transformer's decoder, or a recurrent one for comparison. up-down: two LSTMs with
+    attention to the regions, without encoder layers (Anderson et al. 2018); aoa: an LSTM and an
+    encoder, both with attention on attention (Huang et al. 2019)."""
 
     decoder_norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "none"
-    """Norm of the queries in the decoder's self-attention. Instance and batch norm are refused:
-    they would see the words still to be written."""
+    """Norm of the queries in the decoder's self-attention. Instance and batch norm are errors:
+    they would see future words."""
 
     norm_place: Literal["post", "pre"] = "post"
     """Layer norm after each residual sum, as in the original Transformer, or before each
@@ -99,32 +131,29 @@ class CaptionerConfig:
     """How attention is computed; both give the same result, explicit spells the equations out."""
 
     def __post_init__(self) -> None:
-        """Checks every value.
-
-        Raises:
-            ValueError: A value is of the wrong type or out of range; the message names the key.
-        """
         check_types(self)
         if self.decoder_norm in ("instance", "instance-affine", "batch"):
             raise ValueError(
                 f"decoder_norm: {self.decoder_norm!r} cannot be used in an autoregressive decoder: "
-                "its statistics take in the words that are still to be written. "
-                "Use 'none' or 'layer'"
+                "its statistics include future words. Use 'none' or 'layer'"
             )
-        for name in ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers"):
-            check_range(self, name, at_least=1)
-        check_range(self, "geometry_dim", at_least=1)
+        sizes = ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers")
+        check_range(self, *sizes, "geometry_dim", at_least=1)
         check_range(self, "image_size", at_least=32)
         if self.image_size % 32:
             raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
-        self._check_frames()
         check_range(self, "dropout", at_least=0, below=1)
-        if self.dim % self.heads:
-            raise ValueError(f"dim: {self.dim} does not divide into heads: {self.heads}")
-        if self.dim % 2:
-            raise ValueError(f"dim: {self.dim} must be even, for sinusoidal word positions")
+        _check_heads(self)
+        _check_even(self)
+        self._check_frames()
         self._check_geometry()
-        self._check_decoder()
+        unused = {"up-down": ("norm", "geometry", "decoder_norm"), "aoa": ("decoder_norm",)}
+        for name in unused.get(self.decoder, ()):
+            if getattr(self, name) != "none":
+                raise ValueError(
+                    f"{name}: {getattr(self, name)!r} cannot be used with decoder: "
+                    f"{self.decoder}; set {name} to none"
+                )
 
     def _check_geometry(self) -> None:
         if PLUS_ONE in self.geometry_terms and len(self.geometry_terms) > 1:
@@ -136,37 +165,25 @@ class CaptionerConfig:
         if "absolute" in self.geometry_terms and self.dim % 8:
             raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
 
-    def _check_decoder(self) -> None:
-        unused = {"up-down": ("norm", "geometry", "decoder_norm"), "aoa": ("decoder_norm",)}
-        for name in unused.get(self.decoder, ()):
-            if getattr(self, name) != "none":
-                raise ValueError(
-                    f"{name}: {getattr(self, name)!r} has no place in a model with decoder: "
-                    f"{self.decoder}: set {name} to none"
-                )
-
-    def require_transformer(self, what: str) -> None:
-        """Raises a `ValueError` if the decoder is a recurrent one, which not everything knows.
-
-        Args:
-            what: What knows the Transformer's alone, as the subject of a sentence.
-        """
-        if self.decoder != "transformer":
-            raise ValueError(
-                f"decoder: {self.decoder!r}: {what} knows models with the Transformer decoder only"
-            )
-
     def _check_frames(self) -> None:
         check_range(self, "frame_grid", at_least=0)
         if self.positions != "none" and self.backbone != "none":
             raise ValueError(
                 f"positions: {self.positions!r} is for the frames of clips, and the backbone "
-                f"{self.backbone} makes cells of one picture: set one of the two to none"
+                f"{self.backbone} makes cells of one image; set one of the two to none"
             )
         if self.frame_grid and self.positions == "none":
             raise ValueError(
-                f"frame_grid: {self.frame_grid} is for the frames of clips, whose order positions "
-                "tell: set positions to sinusoidal"
+                f"frame_grid: {self.frame_grid} is for the frames of clips, whose order needs "
+                "positions; set positions to sinusoidal"
+            )
+
+    def require_transformer(self, what: str) -> None:
+        """Raises a `ValueError` if the decoder is recurrent, which `what` does not support."""
+        if self.decoder != "transformer":
+            raise ValueError(
+                f"decoder: {self.decoder!r}: {what} supports only models with the Transformer "
+                "decoder"
             )
 
     @property
@@ -176,7 +193,7 @@ class CaptionerConfig:
 
     @property
     def geometry_terms(self) -> tuple[str, ...]:
-        """The terms that `geometry` sums; none for "none"."""
+        """The terms that `geometry` sums; empty for "none"."""
         if self.geometry == "none":
             return ()
         return tuple(term.strip() for term in self.geometry.split("+"))
@@ -186,27 +203,161 @@ class CaptionerConfig:
         """Whether boxes must be relative to the image rather than in any unit."""
         return bool({"absolute", PLUS_ONE} & set(self.geometry_terms))
 
-    @classmethod
-    def for_model(cls, model: str, **overrides: Any) -> "CaptionerConfig":
-        """The configuration of a named model, with some keys changed.
-
-        Args:
-            model: "san", "n-san", "g-san" or "ng-san".
-            **overrides: Any keys of this class.
-        """
-        check_choice("model", model, tuple(MODELS))
-        return from_dict(cls, {**MODELS[model], **overrides})
-
     def as_model(self, model: str) -> "CaptionerConfig":
         """This configuration with the norm, geometry and decoder of a named model."""
-        check_choice("model", model, tuple(MODELS))
-        own = {**dataclasses.asdict(self), "decoder": "transformer"}
-        return from_dict(CaptionerConfig, {**own, **MODELS[model]})
+        return super(CaptionerConfig, dataclasses.replace(self, decoder="transformer")).as_model(
+            model
+        )
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """A model alone, as the files of `configs/image` hold it."""
+class TranslatorConfig(_NamedModel):
+    """The shape of a translator. The defaults are Transformer-Base with NSA, as for WMT14."""
 
-    model: CaptionerConfig = field(default_factory=CaptionerConfig)
-    """The captioner."""
+    _named = TRANSLATORS
+
+    vocab_size: int = 32768
+    """V, the subwords that both languages share and the one boundary id that begins and ends a
+    sentence. Training sets it from the data."""
+
+    dim: int = 512
+    """D, the model's width."""
+
+    heads: int = 8
+    """H, attention heads; a divisor of dim."""
+
+    hidden_dim: int = 2048
+    """Inner width of the feed-forward networks."""
+
+    layers: int = 6
+    """L, layers of the encoder and also of the decoder."""
+
+    dropout: float = 0.1
+    """Dropout probability of embedded words and of sub-layers; 0.3 for small data."""
+
+    attention_dropout: float = 0.0
+    """Dropout probability of attention weights."""
+
+    hidden_dropout: float = 0.0
+    """Dropout probability inside the feed-forward networks."""
+
+    norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "instance"
+    """Norm of the queries inside the encoder's self-attention, over the real words of a sentence,
+    Eq. 6-7 (NSA: instance; none is the plain Transformer)."""
+
+    norm_place: Literal["post", "pre"] = "post"
+    """Layer norm after each residual sum, as in the original Transformer, or before each
+    sub-layer."""
+
+    backend: Literal["fused", "explicit"] = "fused"
+    """How attention is computed; both give the same result, explicit spells the equations out."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_range(self, "vocab_size", at_least=2)
+        check_range(self, "dim", "heads", "hidden_dim", "layers", at_least=1)
+        check_range(self, "dropout", "attention_dropout", "hidden_dropout", at_least=0, below=1)
+        _check_heads(self)
+        _check_even(self)
+
+
+@dataclass(frozen=True)
+class AnswererConfig(_NamedModel):
+    """The shape of MCAN (Yu et al. 2019), encoder-decoder. The defaults are MCAN+GSA's."""
+
+    _named = ANSWERERS
+
+    vocab_size: int = 0
+    """Words of questions, including padding and the unknown word; 0 takes it from the dataset."""
+
+    answers: int = 0
+    """Answers to choose from; 0 takes it from the dataset."""
+
+    feature_dim: int = 0
+    """Width of a region's feature vector; 0 takes it from the dataset."""
+
+    regions: Literal["guided", "none"] = "guided"
+    """How the image is used: `guided` is MCAN's decoder of regions, guided by the question;
+    `none` answers from the question alone, a baseline."""
+
+    max_length: int = 14
+    """Words of a question; longer questions are cut off."""
+
+    word_dim: int = 300
+    """Width of a word's vector."""
+
+    dim: int = 512
+    """D, the model's width, and that of the LSTM over the words."""
+
+    heads: int = 8
+    """H, attention heads; a divisor of dim."""
+
+    hidden_dim: int = 2048
+    """Inner width of the feed-forward networks."""
+
+    layers: int = 6
+    """L, layers over the question and also over the regions."""
+
+    flat_hidden_dim: int = 512
+    """Inner width of the network that weighs elements for the attention reduction."""
+
+    flat_dim: int = 1024
+    """Width of question and image when each is reduced to one vector."""
+
+    dropout: float = 0.1
+    """Dropout probability of attention weights, sub-layers and the attention reduction."""
+
+    geometry: str = "query"
+    """Geometry in the self-attention of the regions: none, content-independent, query, key,
+    relation, or a sum such as query+key (GSA: query, Eq. 12)."""
+
+    question_geometry: str = "none"
+    """The same in the self-attention of the question's words; the geometry is their positions in
+    the question, in one dimension."""
+
+    geometry_dim: int = 64
+    """Width of the geometry embedding, Eq. 9."""
+
+    signed_geometry: bool = False
+    """Whether relative geometry distinguishes left from right, above from below, and before from
+    after in a question, unlike Eq. 8."""
+
+    norm_place: Literal["post", "pre"] = "post"
+    """Layer norm after each residual sum, as in MCAN, or before each sub-layer."""
+
+    backend: Literal["fused", "explicit"] = "fused"
+    """How attention is computed; both give the same result, explicit spells the equations out."""
+
+    features: str = ""
+    """The extractor of the regions, as their store names it; training sets it from the dataset.
+    The model works only with features of the same extractor."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_range(self, "vocab_size", "answers", "feature_dim", at_least=0)
+        sizes = ("max_length", "word_dim", "dim", "heads", "hidden_dim", "layers")
+        check_range(self, *sizes, "flat_hidden_dim", "flat_dim", "geometry_dim", at_least=1)
+        check_range(self, "dropout", at_least=0, below=1)
+        _check_heads(self)
+        for name in ("geometry", "question_geometry"):
+            value = getattr(self, name)
+            terms = [] if value == "none" else [term.strip() for term in value.split("+")]
+            for term in terms:
+                check_choice(name, term, ("none", *_RELATIVE_TERMS))
+            if len(set(terms)) < len(terms) or "none" in terms:
+                raise ValueError(f"{name}: {value!r} names a term twice, or none beside others")
+        if self.regions == "none" and self.geometry != "none":
+            raise ValueError(
+                f"geometry: {self.geometry!r} needs regions, and regions is none; "
+                "set geometry: none"
+            )
+
+
+def _check_heads(config: "CaptionerConfig | TranslatorConfig | AnswererConfig") -> None:
+    if config.dim % config.heads:
+        raise ValueError(f"dim: {config.dim} does not divide into heads: {config.heads}")
+
+
+def _check_even(config: "CaptionerConfig | TranslatorConfig") -> None:
+    if config.dim % 2:
+        raise ValueError(f"dim: {config.dim} must be even, for sinusoidal word positions")

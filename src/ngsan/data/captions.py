@@ -1,36 +1,44 @@
-"""Captions of a dataset: the record of an image, its file, and the checks that all importers share.
+"""Captions of a dataset folder, and the JSON lines format that captions and questions share.
 
-A dataset folder has one `captions.jsonl` with a JSON object a line, an image each:
+`captions.jsonl` has a JSON object per line, one per image:
 
     {"id": "391895", "split": "train", "captions": ["A man ..."],
      "file": "COCO_val2014_000000391895.jpg", "width": 640, "height": 360}
 
-`file`, `width` and `height` are left out when they are not known.
+`file`, `width` and `height` are omitted if unknown.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from ngsan.atomic_io import replace_file
 from ngsan.data.ids import canonical_id
-from ngsan.data.lines import is_unicode, shown
-from ngsan.data.problems import Problems
-from ngsan.data.records import parse_object, read_records, write_records
+from ngsan.data.problems import is_length, is_unicode, shown
+from ngsan.data.text_files import numbered_lines
 
 CAPTIONS = "captions.jsonl"
-"""Name of the file in a dataset folder."""
+"""The file in a dataset folder."""
 
 VOCABULARY = "vocabulary.json"
-"""The vocabulary's name there."""
+"""The vocabulary beside it."""
 
 SPLITS = ("train", "val", "test")
 
 
+class _Record(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=_Record)
+
+
 @dataclass(frozen=True, slots=True)
 class ImageCaptions:
-    """An image (or a video) and what people say about it."""
+    """An image or video and its reference captions."""
 
     id: str
     """In the form of `canonical_id`."""
@@ -48,7 +56,6 @@ class ImageCaptions:
     """Width and height in pixels, if known."""
 
     def __post_init__(self) -> None:
-        """Checks every value; raises a `ValueError` that names it."""
         if self.id != canonical_id(self.id):
             raise ValueError(f"id: {self.id!r} must be written {canonical_id(self.id)!r}")
         if self.split not in SPLITS:
@@ -64,28 +71,21 @@ class ImageCaptions:
             raise ValueError(f"width, height: {self.size} must be integers above 0")
         for text in (self.id, self.file or "", *self.captions):
             if not is_unicode(text):
-                raise ValueError(f"{text!r} has half a surrogate pair and cannot be written")
+                raise ValueError(f"{text!r} has a lone surrogate")
 
 
 def write_captions(
     folder: str | Path, records: Iterable[ImageCaptions], *, overwrite: bool = False
 ) -> dict[str, tuple[int, int]]:
-    """Writes the captions of a dataset folder, all of them or nothing.
-
-    The records are written as they come into `captions.jsonl.partial`, which takes its final name
-    when everything is on the disk.
+    """Writes the captions of a dataset folder; a failure leaves the old file.
 
     Args:
-        folder: The dataset folder; it is made if need be.
-        records: The images, each once.
-        overwrite: Whether captions that are already there are replaced; their vocabulary goes
-            with them.
+        folder: The dataset folder; created if needed.
+        records: The images, each once; written as they arrive.
+        overwrite: Whether to replace existing captions. Their vocabulary is removed.
 
     Returns:
-        Images and captions of every split that has any.
-
-    Raises:
-        ValueError: There are captions already, an image comes twice, or no image comes at all.
+        Numbers of images and captions of every split that has any.
     """
     counts = dict.fromkeys(SPLITS, (0, 0))
 
@@ -102,25 +102,17 @@ def write_captions(
 
 
 def read_captions(folder: str | Path) -> Iterator[ImageCaptions]:
-    """Reads the captions of a dataset folder one image at a time, in the order of the file.
-
-    Args:
-        folder: The dataset folder, or the JSON lines themselves.
-
-    Raises:
-        ValueError: There are none, or a line is wrong; names file and line.
-    """
+    """Reads captions image by image, in the order of the file; see `read_records`."""
     return read_records(folder, CAPTIONS, _from_json, "image")
 
 
 def _to_json(record: ImageCaptions) -> str:
-    entry = {"id": record.id, "split": record.split, "captions": record.captions}
+    entry: dict[str, Any] = {"id": record.id, "split": record.split, "captions": record.captions}
     if record.file is not None:
         entry["file"] = record.file
-    text = json.dumps(entry, ensure_ascii=False)
     if record.size is not None:
-        text = f'{text[:-1]}, "width": {record.size[0]}, "height": {record.size[1]}}}'
-    return text
+        entry["width"], entry["height"] = record.size
+    return json.dumps(entry, ensure_ascii=False)
 
 
 def _from_json(text: str) -> ImageCaptions:
@@ -137,78 +129,88 @@ def _from_json(text: str) -> ImageCaptions:
     )
 
 
-def caption_text(
-    value: object, problems: Problems, where: str, kind: str = "caption"
-) -> str | None:
-    """A caption with its white space squeezed to single spaces, or None if it is no caption.
+def write_records(
+    path: Path,
+    lines: Iterable[tuple[str, str]],
+    what: str,
+    *,
+    stale: Sequence[str] = (),
+    overwrite: bool = False,
+) -> None:
+    """Writes a JSON lines file as records arrive; a failure leaves the old file.
 
-    Nothing else is changed; what is wrong with the caption is reported, in which it is called by
-    its `kind`, such as a question.
+    Args:
+        path: The file; its folder is created if needed.
+        lines: The id of each record, and its line.
+        what: The name of a record for error messages, such as "image".
+        stale: Files beside it that were made from the old content; they are removed.
+        overwrite: Whether to replace an existing file.
     """
-    if not isinstance(value, str):
-        problems.report("wrong type", where, f"a {kind} must be a string, not {shown(value)}")
-        return None
-    text = " ".join(value.split())
-    if not text:
-        problems.report(f"empty {kind}", where, "there is nothing in it")
-        return None
-    if not is_unicode(text):
-        problems.report("invalid Unicode", where, f"{shown(text)} has half a surrogate pair")
-        return None
-    return text
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists already; allow overwriting, or choose another folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seen: set[str] = set()
+    with replace_file(path) as partial:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for name, line in lines:
+                if name in seen:
+                    raise ValueError(f"{what} {name} occurs twice")
+                seen.add(name)
+                file.write(line + "\n")
+        if not seen:
+            raise ValueError(f"there is no {what} to write")
+        for name in stale:
+            path.with_name(name).unlink(missing_ok=True)
 
 
-def caption_texts(values: object, problems: Problems, where: str) -> tuple[str, ...]:
-    """The captions of a list; what is wrong with it, or with one of them, is reported."""
-    if not isinstance(values, list):
-        problems.report("wrong type", where, f"captions must be a list, not {shown(values)}")
-        return ()
-    texts = (
-        caption_text(value, problems, f"{where}, caption {number}")
-        for number, value in enumerate(values, start=1)
-    )
-    captions = tuple(text for text in texts if text is not None)
-    if not captions:
-        problems.report("image without captions", where, "none is left to use")
-    return captions
+def read_records(
+    folder: str | Path, name: str, parse: Callable[[str], Kind], what: str
+) -> Iterator[Kind]:
+    """Reads the records of a JSON lines file one at a time.
+
+    Args:
+        folder: The dataset folder, or the file itself.
+        name: The file's name in the folder.
+        parse: Makes a record of a line; raises a `ValueError` for a bad line.
+        what: The name of a record for error messages.
+
+    Raises:
+        ValueError: The file is missing, or a line is wrong; names file and line.
+    """
+    path = Path(folder)
+    if path.is_dir() or path.suffix != ".jsonl":
+        path = path / name
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; import {Path(name).stem} first")
+    return _read(path, parse, what)
 
 
-def entry_fields(
-    entry: object, keys: tuple[str, ...], problems: Problems, where: str
-) -> dict[str, object] | None:
-    """The entry itself if it is an object that has the keys; otherwise None, and a report."""
+def _read(path: Path, parse: Callable[[str], Kind], what: str) -> Iterator[Kind]:
+    lines: dict[str, int] = {}
+    for line, text in numbered_lines(path):
+        if not text.strip():
+            continue
+        try:
+            record = parse(text)
+        except ValueError as error:
+            raise ValueError(f"{path}:{line.number}: {error}") from error
+        before = lines.setdefault(record.id, line.number)
+        if before != line.number:
+            raise ValueError(
+                f"{path}:{line.number}: {what} {record.id} is already in line {before}"
+            )
+        yield record
+
+
+def parse_object(text: str, keys: Sequence[str]) -> dict[str, Any]:
+    """The JSON object in a line."""
+    try:
+        entry = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
     if not isinstance(entry, dict):
-        problems.report("wrong type", where, f"expected an object, not {shown(entry)}")
-        return None
+        raise ValueError(f"expected a JSON object, not {shown(entry)}")
     missing = [key for key in keys if key not in entry]
     if missing:
-        problems.report("missing key", where, f"there is no {' and no '.join(map(repr, missing))}")
-        return None
+        raise ValueError(f"{' and '.join(missing)} missing")
     return entry
-
-
-def image_id(value: object, problems: Problems, where: str) -> str | None:
-    """The canonical form of an id, or None and a report."""
-    if isinstance(value, str | int):
-        try:
-            identity = canonical_id(value)
-        except ValueError as error:
-            problems.report("wrong id", where, str(error))
-            return None
-        if is_unicode(identity):
-            return identity
-    problems.report("wrong id", where, f"an id is a string or an integer, not {shown(value)}")
-    return None
-
-
-def file_name(value: object, problems: Problems, where: str) -> str | None:
-    """The name of a file, or None and a report."""
-    if isinstance(value, str) and value.strip() and is_unicode(value):
-        return value.strip()
-    problems.report("wrong file name", where, f"expected the name of a file, not {shown(value)}")
-    return None
-
-
-def is_length(value: object) -> bool:
-    """Whether a value can be a width or a height in pixels."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

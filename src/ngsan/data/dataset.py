@@ -1,6 +1,6 @@
 """One split of a dataset folder: captions, vocabulary and features joined.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `T` words.
+Shapes: `B` images, `N` regions, `C` captions per image, `T` words.
 """
 
 import hashlib
@@ -17,9 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from ngsan.data.batch import CaptionBatch
+from ngsan.data.batch import CaptionBatch, CaptionRows, TokenTable, pad_regions
 from ngsan.data.captions import VOCABULARY, read_captions
-from ngsan.data.collate import CaptionRows, TokenTable, pad_regions
 from ngsan.data.sampler import Draw
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.text.vocabulary import Vocabulary
@@ -28,13 +27,13 @@ _NAMED = 5
 
 
 class RegionStore(Protocol):
-    """What a dataset needs to know of the place where its features are."""
+    """What a dataset needs of its features; `FeatureStore` has it."""
 
     folder: Path
 
     @property
     def feature_dim(self) -> int:
-        """Width of a region's feature vector."""
+        """Width of a feature vector."""
 
     @property
     def has_boxes(self) -> bool:
@@ -42,11 +41,11 @@ class RegionStore(Protocol):
 
     @property
     def source(self) -> str:
-        """What the features were made of, and by what."""
+        """What made the features."""
 
     @property
     def signature(self) -> str:
-        """Changes whenever a feature does."""
+        """Changes with every feature."""
 
     def __contains__(self, image: str) -> bool:
         """Whether there are features of an image."""
@@ -62,10 +61,9 @@ class RegionStore(Protocol):
 
 
 def features_origin(store: RegionStore, counts: NDArray[np.int64]) -> str:
-    """A text that is the same for features that were made twice of the same in the same way.
+    """A hash that is equal for features made twice in the same way.
 
-    A network on a GPU need not give the same last bit twice, so the bytes of features that were
-    extracted on two machines differ though nothing else does.
+    It leaves out the features' bytes: a network on a GPU need not give the same last bit twice.
 
     Args:
         store: The features.
@@ -85,22 +83,28 @@ class CaptionDataset(Dataset[CaptionBatch]):
 
     Words are encoded once and held as arrays, captions as one string of bytes: the 113,000 images
     of COCO's training split take some 75 MB, shared by the workers of a loader. Features stay in
-    the store until a batch asks for them.
+    the store until a batch needs them.
+
+    Args:
+        folder: The dataset folder, with captions.jsonl, vocabulary.json and features/.
+        split: Such as "train".
+        max_length: Captions are cut off after this many words.
+        captions_per_image: Captions of an image in a batch, which take turns from epoch to epoch;
+            None for all.
+        seed: Seed of their turns.
+        dtype: Of the features, float32 or float16.
+        skip_missing: Whether to skip images without features instead of raising an error.
 
     Attributes:
-        folder: The dataset folder.
-        split: The split's name.
         ids: The image ids, in the order of the captions' file.
         vocabulary: The folder's vocabulary.
-        store: The folder's feature store.
-        missing: Images that were left out for want of features.
+        store: The folder's features.
+        missing: Number of images skipped because they have no features.
         region_counts: (images,) regions of each image.
         rows: Which captions belong to which image.
         tokens: The captions' word ids.
-        signature: Changes whenever a caption, the split, the vocabulary or a feature does, or
-            when captions are cut into other words.
-        origin: Changes as the signature does, but for the features' bytes: it knows them by
-            `features_origin`.
+        signature: Changes with any caption, its words, the split, the vocabulary or a feature.
+        origin: Like the signature, but with `features_origin` in place of the features' bytes.
     """
 
     def __init__(
@@ -108,34 +112,21 @@ class CaptionDataset(Dataset[CaptionBatch]):
         folder: str | Path,
         split: str,
         *,
-        longest: int = 20,
+        max_length: int = 20,
         captions_per_image: int | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         skip_missing: bool = False,
     ) -> None:
-        """Opens a split.
-
-        Args:
-            folder: The dataset folder, with captions.jsonl, vocabulary.json and features/.
-            split: Such as "train".
-            longest: Words of a caption; what comes after them is cut off.
-            captions_per_image: Captions of an image in a batch, which take turns from epoch to
-                epoch; None for all.
-            seed: Seed of their turns.
-            dtype: Of the features, float32 or float16.
-            skip_missing: Whether to leave out images without features, and count them in
-                `missing`, rather than to refuse.
-        """
-        if longest < 1:
-            raise ValueError(f"longest: {longest} must be at least 1")
+        if max_length < 1:
+            raise ValueError(f"max_length: {max_length} must be at least 1")
         if captions_per_image is not None and captions_per_image < 1:
             raise ValueError(
                 f"captions_per_image: {captions_per_image} must be at least 1, or None"
             )
         if dtype not in (torch.float32, torch.float16):
             raise ValueError(f"dtype: {dtype} must be torch.float32 or torch.float16")
-        self.folder, self.split, self.longest = Path(folder), split, longest
+        self.folder, self.split, self.max_length = Path(folder), split, max_length
         self.captions_per_image, self.dtype = captions_per_image, dtype
         self.vocabulary = Vocabulary.load(self.folder / VOCABULARY)
         self.store = self._open()
@@ -148,16 +139,15 @@ class CaptionDataset(Dataset[CaptionBatch]):
         self.origin = self._sign(features_origin(self.store, self.region_counts))
 
     def _open(self) -> RegionStore:
-        """Where the features are."""
         return FeatureStore(self.folder)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the features and boxes take in memory."""
+        """Bytes of the features and boxes in memory."""
         return int(self.region_counts.sum()) * (2 * self.store.feature_dim + 4 * 4)
 
     def _read(self, *, skip_missing: bool, seed: int) -> None:
-        """Fills ids, captions and word ids from the captions' file."""
+        """Reads ids, captions and word ids from the captions' file."""
         self.ids: list[str] = []
         missing: list[str] = []
         splits: Counter[str] = Counter()
@@ -173,18 +163,18 @@ class CaptionDataset(Dataset[CaptionBatch]):
             self.ids.append(record.id)
             counts.append(len(record.captions))
             for caption in record.captions:
-                words = self.vocabulary.tokenize(caption)[: self.longest]
+                words = self.vocabulary.tokenize(caption)[: self.max_length]
                 tokens.extend(self.vocabulary.encode(words))
                 lengths.append(len(words))
                 text += caption.encode()
                 ends.append(len(text))
-        self._refuse(splits, [] if skip_missing else missing)
+        self._check(splits, [] if skip_missing else missing)
         self.missing = len(missing)
         self.rows = CaptionRows.of_counts(np.array(counts), seed=seed)
         self.tokens = TokenTable.of_lengths(np.array(tokens), np.array(lengths))
         self._text, self._text_offsets = bytes(text), np.array(ends)
 
-    def _refuse(self, splits: Counter[str], missing: list[str]) -> None:
+    def _check(self, splits: Counter[str], missing: list[str]) -> None:
         if self.split not in splits:
             known = ", ".join(f"{name} ({count} images)" for name, count in sorted(splits.items()))
             raise ValueError(f"{self.folder} has no split {self.split!r}, only {known or 'none'}")
@@ -192,7 +182,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
             raise ValueError(
                 f"{len(missing)} of {splits[self.split]} images of split {self.split!r} in "
                 f"{self.folder} have no features, such as {', '.join(missing[:_NAMED])}: import "
-                "them, or leave these images out with skip_missing"
+                "them, or skip these images with skip_missing"
             )
         if not self.ids:
             raise ValueError(f"no image of split {self.split!r} in {self.folder} has features")
@@ -216,17 +206,13 @@ class CaptionDataset(Dataset[CaptionBatch]):
         return len(self.ids)
 
     def captions(self, index: int) -> list[str]:
-        """The captions of an image as they were written.
-
-        Args:
-            index: A position, from 0.
-        """
+        """The original captions of the image at a position, from 0."""
         index = range(len(self))[index]
         places = self._text_offsets[self.rows.offsets[index] : self.rows.offsets[index + 1] + 1]
         return [self._text[start:end].decode() for start, end in pairwise(places.tolist())]
 
     def references(self) -> dict[str, list[str]]:
-        """The captions of all images as they were written, by id."""
+        """The original captions of all images, by id."""
         return {image: self.captions(place) for place, image in enumerate(self.ids)}
 
     def __getitem__(self, draw: Draw) -> CaptionBatch:
@@ -249,31 +235,19 @@ class CaptionDataset(Dataset[CaptionBatch]):
     def choose(
         self, indices: Sequence[int] | NDArray[Any], *, epoch: int = 0
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The images and captions that make a batch.
-
-        Args:
-            indices: Positions, at least one.
-            epoch: The pass over the data.
-
-        Returns:
-            (B,) images and (B, C) captions, `NO_CAPTION` where there are fewer.
-        """
+        """The images (B,) and captions (B, C) of a batch, padded with `NO_CAPTION`."""
         places = np.asarray(indices, dtype=np.int64)
         if places.ndim != 1 or not len(places):
             raise ValueError(f"a batch needs a list of images, at least one, not {indices!r}")
         if places.min() < 0 or places.max() >= len(self):
             raise IndexError(
-                f"images {places.min()} to {places.max()} were asked for, "
-                f"but split {self.split!r} has 0 to {len(self) - 1}"
+                f"images {places.min()} to {places.max()} are out of range: "
+                f"split {self.split!r} has 0 to {len(self) - 1}"
             )
         return places, self.rows.choose(places, count=self.captions_per_image, epoch=epoch)
 
     def require_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Refuses a model's vocabulary that is not this dataset's.
-
-        Raises:
-            ValueError: They differ; the message tells the first difference.
-        """
+        """Raises a `ValueError` if a model's vocabulary is not this dataset's."""
         try:
             self.vocabulary.require_same(vocabulary, "the model")
         except ValueError as error:

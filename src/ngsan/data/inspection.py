@@ -1,4 +1,4 @@
-"""What is in a dataset folder: counts, coverage, gaps. Reads captions as a stream, no torch."""
+"""Counts what is in a dataset folder. Reads captions as a stream, without torch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _NAMED = 10
 
 
 def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
-    """Counts what a dataset folder holds; parts that it does not have are None.
+    """Counts what a dataset folder holds; missing parts are None.
 
     Args:
         folder: The dataset folder; captions or features alone are enough.
@@ -25,17 +25,17 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
     Returns:
         Plain values, ready for JSON:
 
-        - `splits`: of each split `images` and `captions`;
+        - `splits`: `images` and `captions` of each split;
         - `vocabulary`: the number of its words;
         - `vocabulary_facts`: `ids`, `signature`, and `coverage`, the share of each split's words
-          that it knows;
-        - `captions`: `words` in a caption: `fewest`, `mean`, `most` and `histogram`, which counts
-          the captions of each length. Words are cut as for the vocabulary, else as PTB does;
+          that it has;
+        - `captions`: `words` per caption: `min`, `mean`, `max` and `histogram`, the number of
+          captions of each length. Words are those of the vocabulary's tokenizer, or PTB's;
         - `regions`: the number of regions of all images;
-        - `region_facts`: `images`, `fewest`, `mean` and `most` regions an image, `feature_dim`,
+        - `region_facts`: `images`, `min`, `mean` and `max` regions per image, `feature_dim`,
           `boxes`, `signature`;
         - `missing`: captioned images without features, `count` and the `first`;
-        - `orphaned`: images with features but no captions, likewise;
+        - `orphaned`: images with features but no captions, in the same form;
         - `problems`: sentences.
     """
     folder = Path(folder)
@@ -45,7 +45,7 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
     has_captions = (folder / CAPTIONS).exists()
     if store is None and not has_captions:
         raise ValueError(
-            f"{folder} is no dataset folder: it holds neither {CAPTIONS} nor readable features. "
+            f"{folder} is not a dataset folder: it holds neither {CAPTIONS} nor readable features. "
             + " ".join(problems)
         )
     counts = _Counts(vocabulary)
@@ -54,32 +54,33 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
             for record in read_captions(folder):
                 counts.add(record)
         except ValueError as error:
-            problems.append(f"the captions were read up to a bad line only: {error}")
+            problems.append(f"the captions were read only up to a bad line: {error}")
     if counts.caption_lengths[0]:
         problems.append(f"{counts.caption_lengths[0]} captions have no words")
     if store is not None and verify:
         damage = store.verify()
         problems += damage
-        store = None if damage else store  # what is damaged tells nothing
+        store = None if damage else store
+    captioned = counts.ids if has_captions else None
     return {
         "splits": counts.splits(),
         "vocabulary": None if vocabulary is None else len(vocabulary.words),
-        "vocabulary_facts": _about_vocabulary(vocabulary, counts),
+        "vocabulary_facts": None if vocabulary is None else counts.about(vocabulary),
         "captions": counts.lengths() if has_captions else None,
         "regions": None if store is None else int(store.counts().sum()),
-        "region_facts": _about_regions(store),
-        **_gaps(counts.ids if has_captions else None, store),
+        "region_facts": None if store is None else _about_regions(store),
+        **_gaps(captioned, store),
         "problems": problems,
     }
 
 
 class _Counts:
-    """What is counted while captions stream by."""
+    """Counts captions as they are read."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.known = frozenset(vocabulary.words if vocabulary else ()) - {UNKNOWN}
         self.tokenize = vocabulary.tokenize if vocabulary else ptb.tokenize
-        self.ids: dict[str, None] = {}  # a set that keeps the order of the file
+        self.ids: dict[str, None] = {}  # a set in the order of the file
         self.images: Counter[str] = Counter()
         self.captions: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
@@ -108,9 +109,16 @@ class _Counts:
         histogram = {str(length): lengths[length] for length in sorted(lengths)}
         return {"words": {**_range(lengths), "histogram": histogram}}
 
+    def about(self, vocabulary: Vocabulary) -> dict[str, Any]:
+        coverage = {
+            split: self.known_words[split] / self.words[split]
+            for split in SPLITS
+            if self.words[split]
+        }
+        return {"ids": len(vocabulary), "coverage": coverage, "signature": vocabulary.signature}
+
 
 def _open_store(folder: Path, problems: list[str]) -> FeatureStore | None:
-    """The feature store, or None; what is wrong with it becomes a problem."""
     if not (folder / STORE).exists() and not (folder / PARTIAL).exists():
         return None
     try:
@@ -125,34 +133,17 @@ def _open_vocabulary(folder: Path, problems: list[str]) -> Vocabulary | None:
         return None
     try:
         vocabulary = Vocabulary.load(folder / VOCABULARY)
-        vocabulary.tokenize("")  # it may be made with a tokenizer that is not known
+        vocabulary.tokenize("")  # its tokenizer may be unknown
     except (OSError, ValueError) as error:
         problems.append(str(error))
         return None
     return vocabulary
 
 
-def _about_vocabulary(vocabulary: Vocabulary | None, counts: _Counts) -> dict[str, Any] | None:
-    if vocabulary is None:
-        return None
-    return {
-        "ids": len(vocabulary),
-        "coverage": {
-            split: counts.known_words[split] / counts.words[split]
-            for split in SPLITS
-            if counts.words[split]
-        },
-        "signature": vocabulary.signature,
-    }
-
-
-def _about_regions(store: FeatureStore | None) -> dict[str, Any] | None:
-    if store is None:
-        return None
-    counts = Counter(store.counts().tolist())
+def _about_regions(store: FeatureStore) -> dict[str, Any]:
     return {
         "images": len(store),
-        **_range(counts),
+        **_range(Counter(store.counts().tolist())),
         "feature_dim": store.feature_dim,
         "boxes": store.has_boxes,
         "signature": store.signature,
@@ -160,7 +151,7 @@ def _about_regions(store: FeatureStore | None) -> dict[str, Any] | None:
 
 
 def _gaps(captioned: dict[str, None] | None, store: FeatureStore | None) -> dict[str, Any]:
-    """Images with captions or features alone, where there are both."""
+    """Images with captions or features alone, if the folder has both."""
     if captioned is None or store is None:
         return {"missing": None, "orphaned": None}
     return {
@@ -170,16 +161,15 @@ def _gaps(captioned: dict[str, None] | None, store: FeatureStore | None) -> dict
 
 
 def _range(counts: Counter[int]) -> dict[str, float | int | None]:
-    """Fewest, mean and most of numbers that were counted; None of none."""
     present = [number for number, times in counts.items() if times]
     if not present:
-        return {"fewest": None, "mean": None, "most": None}
+        return {"min": None, "mean": None, "max": None}
     mean = sum(number * counts[number] for number in present) / counts.total()
-    return {"fewest": min(present), "mean": mean, "most": max(present)}
+    return {"min": min(present), "mean": mean, "max": max(present)}
 
 
 def _some(ids: Iterable[str]) -> dict[str, Any]:
-    """How many ids there are, and the first of them."""
+    """The number of ids, and the first of them."""
     ids = iter(ids)
     first = list(islice(ids, _NAMED))
     return {"count": len(first) + sum(1 for _ in ids), "first": first}

@@ -1,4 +1,4 @@
-"""Pictures by image id: in tar files, as loose files, or both."""
+"""Image files by image id: in tar files, as loose files, or both."""
 
 import hashlib
 import os
@@ -11,32 +11,27 @@ from pathlib import Path
 from ngsan.data.ids import PICTURES, id_of_file
 
 _NAMED = 5
-_READERS = 8
+_THREADS = 8
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the bytes of a picture are."""
-
     path: Path
     start: int
     size: int
 
 
 class PictureStore:
-    """The pictures of a folder; those in its tar files are read in place.
+    """The pictures of a folder and its tar files, which are read in place.
 
     Attributes:
-        folder: The folder.
-        signature: Changes when a picture comes, goes or has another size.
+        signature: Changes when a picture is added, removed or changes its size.
+
+    Raises:
+        ValueError: No picture was found, two have the same id, or a tar file is damaged.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Looks through a folder.
-
-        Raises:
-            ValueError: There is no picture, two have the same id, or a tar file is damaged.
-        """
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"{folder} is not a folder of pictures or tar files")
@@ -70,7 +65,7 @@ class PictureStore:
                                 place = _Place(path, member.offset_data, member.size)
                                 yield Path(member.name).name, place
                 except tarfile.TarError as error:
-                    raise ValueError(f"{path}: damaged or no tar file: {error}") from error
+                    raise ValueError(f"{path}: damaged, or not a tar file: {error}") from error
 
     def __len__(self) -> int:
         """The number of pictures."""
@@ -85,11 +80,7 @@ class PictureStore:
         return list(self._places)
 
     def read(self, image: str) -> bytes:
-        """The file of an image.
-
-        Raises:
-            OSError: It cannot be read any more.
-        """
+        """The file of an image; an `OSError` if it cannot be read."""
         place = self._places[image]
         with place.path.open("rb") as file:
             content = os.pread(file.fileno(), place.size, place.start)
@@ -98,12 +89,12 @@ class PictureStore:
         return content
 
     def read_many(self, images: Sequence[str]) -> list[bytes]:
-        """The files of some images, several read at a time."""
+        """The files of some images, read in parallel."""
         missing = [image for image in images if image not in self._places]
         if missing:
             raise ValueError(
                 f"{len(missing)} of {len(images)} images have no picture in {self.folder}, "
                 f"such as {', '.join(missing[:_NAMED])}"
             )
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             return list(pool.map(self.read, images))

@@ -1,8 +1,7 @@
-"""One split of questions as tensors, with the regions of the images that they ask about.
+"""One split of questions as tensors, with the regions of their images.
 
-Shapes: `B` questions of a batch, `Q` of the split, `M` images, `R` regions of all of them, `N`
-regions of an image at most, `T` words, `A` answers, `K` answers that people gave a question at
-most, `d` feature width.
+Shapes: `B` questions of a batch, `Q` of the split, `M` images, `N` regions of an image at most, `T`
+words, `A` answers, `K` human answers of a question at most, `d` feature width.
 """
 
 import hashlib
@@ -17,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ngsan.data.batch import pad_regions
 from ngsan.data.dataset import features_origin
 from ngsan.data.questions import ANSWERS, WORDS, Question, read_questions
-from ngsan.data.store import FeatureStore, Regions
+from ngsan.data.resident import ResidentRegions, upload
+from ngsan.data.store import FeatureStore
 from ngsan.text.answers import agreement, compared_answers, normalize_answer
-from ngsan.text.asked import LONGEST, AskedWords
-from ngsan.text.vocabulary import BOUNDARY, Vocabulary
+from ngsan.text.vocabulary import BOUNDARY, MAX_QUESTION_LENGTH, QuestionEncoder, Vocabulary
 
 _NAMED = 5
 
@@ -38,10 +38,10 @@ class QuestionBatch:
     """(B, T) boolean, True = a real word."""
 
     features: Tensor | None
-    """(B, N, d) the regions of each question's image; None for a set without regions."""
+    """(B, N, d) the regions of each question's image; None without regions."""
 
     boxes: Tensor | None
-    """(B, N, 4) `cxcywh` relative to the image; None where regions have no place."""
+    """(B, N, 4) `cxcywh` relative to the image; None for regions without a place."""
 
     mask: Tensor | None
     """(B, N) boolean, True = a real region."""
@@ -50,7 +50,7 @@ class QuestionBatch:
     """(B, A) the accuracy of every answer, from 0 to 1."""
 
     real: Tensor
-    """(B,) boolean, False for questions that only fill the batch up."""
+    """(B,) boolean, False for questions that only fill up the batch."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "QuestionBatch":
         """The batch on a device."""
@@ -64,23 +64,30 @@ class QuestionBatch:
 class QuestionSet:
     """The questions of one split.
 
+    Args:
+        folder: The dataset folder, as `ngsan data questions` and `ngsan extract` write it.
+        split: Such as "train".
+        max_length: T.
+        regions: Whether to use the regions of the images.
+        skip_missing: Whether to skip questions about images without features.
+        answered: Whether questions without answers are an error.
+        words: Instead of the folder's, such as those of a model.
+        answers: Likewise.
+
     Attributes:
-        folder: The dataset folder.
-        split: The split's name.
         questions: The questions, in the order of their file.
-        words: The folder's words.
+        words: The vocabulary of the questions.
         answers: The answers to choose from.
         store: The folder's features; None for a set without regions.
-        missing: Questions that were left out for want of their image's features.
+        missing: Number of questions skipped because their image has no features.
         images: The M images.
         image_of: (Q,) the place of each question's image among them.
         asked: (Q, T) the words of each question.
         graded: (Q, K) answers with an accuracy above zero, -1 for none.
         grades: (Q, K) their accuracies.
         region_counts: (M,) regions of each image.
-        signature: Changes whenever a question, an answer, the words or a feature does.
-        origin: Changes as the signature does, but for the features' bytes: it knows them by
-            `features_origin`.
+        signature: Changes with any question, answer, word or feature.
+        origin: Like the signature, but with `features_origin` in place of the features' bytes.
     """
 
     def __init__(
@@ -88,32 +95,17 @@ class QuestionSet:
         folder: str | Path,
         split: str,
         *,
-        longest: int = LONGEST,
+        max_length: int = MAX_QUESTION_LENGTH,
         regions: bool = True,
         skip_missing: bool = False,
         answered: bool = True,
         words: Vocabulary | None = None,
         answers: Vocabulary | None = None,
     ) -> None:
-        """Opens a split.
-
-        Args:
-            folder: The dataset folder, as `ngsan data questions` and `ngsan extract` make it.
-            split: Such as "train".
-            longest: T.
-            regions: Whether the regions of the images are wanted.
-            skip_missing: Whether to leave out questions about images without features.
-            answered: Whether questions that nobody answered are refused.
-            words: In place of the folder's, such as those of a model.
-            answers: Likewise.
-
-        Raises:
-            ValueError: Something is missing or damaged, or the split has no questions.
-        """
         self.folder, self.split = Path(folder), split
         self.words = words or Vocabulary.load(self.folder / WORDS)
         self.answers = answers or Vocabulary.load(self.folder / ANSWERS)
-        self.longest = longest
+        self.max_length = max_length
         self.store = FeatureStore(folder) if regions else None
         asked = [question for question in read_questions(folder) if question.split == split]
         if not asked:
@@ -128,7 +120,7 @@ class QuestionSet:
         self.image_of = np.array(numbers, np.int64)
         self.region_counts = self._count_regions()
         texts = [question.question for question in self.questions]
-        self.asked = AskedWords(self.words, longest).encode(texts)
+        self.asked = QuestionEncoder(self.words, max_length).encode(texts)
         self.graded, self.grades = _targets(self.questions, self.answers)
         self.signature = self._sign("" if self.store is None else self.store.signature)
         self.origin = self._sign(
@@ -144,7 +136,7 @@ class QuestionSet:
             return asked
         if not skip_missing or len(lost) == len(images):
             raise ValueError(
-                f"{len(lost)} of {len(images)} images that are asked about in the split "
+                f"{len(lost)} of {len(images)} images with questions in the split "
                 f"{self.split!r} have no features in {self.folder}, such as "
                 f"{', '.join(lost[:_NAMED])}: extract them, or set skip_missing"
             )
@@ -168,7 +160,7 @@ class QuestionSet:
 
     @property
     def feature_dim(self) -> int:
-        """d; 0 for a set without regions."""
+        """d; 0 without regions."""
         return 0 if self.store is None else self.store.feature_dim
 
     @property
@@ -178,7 +170,7 @@ class QuestionSet:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the set takes in the memory of a device."""
+        """Bytes of the set in the memory of a device."""
         rows = int(self.region_counts.sum())
         return rows * (2 * self.feature_dim + 16) + self.asked.nbytes + 2 * self.grades.nbytes
 
@@ -189,18 +181,13 @@ class QuestionSet:
     def batch(
         self, indices: Sequence[int] | NDArray[Any], *, size: int | None = None
     ) -> QuestionBatch:
-        """Some questions as a batch, read from the store.
-
-        Args:
-            indices: Their places.
-            size: Questions to fill the batch up to; what fills it is not `real`.
-        """
+        """Some questions as a batch, filled up to `size` with questions that are not `real`."""
         chosen, real = filled(indices, size)
         images = self.image_of[chosen]
         features = boxes = mask = None
         if self.store is not None:
             found = [self.store[self.images[image]] for image in images]
-            features, boxes, mask = _padded(found, int(self.region_counts.max()))
+            features, boxes, mask = pad_regions(found, width=int(self.region_counts.max()))
         words = torch.from_numpy(self.asked[chosen]).long()
         graded, grades = (torch.from_numpy(t[chosen]) for t in (self.graded, self.grades))
         targets = dense(graded, grades, len(self.answers.words))
@@ -221,8 +208,8 @@ def _require_answers(questions: Iterable[Question], split: str) -> None:
 def _targets(
     questions: Sequence[Question], answers: Vocabulary
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Answers that are known of each question, (Q, K), -1 for none, and their accuracies."""
-    # A model's answer is normalised before it is compared, unless all people agree.
+    """Known answers of each question (Q, K), -1 for none, and their accuracies."""
+    # A model's answer is normalised before it is compared, unless all human answers agree.
     same: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
     for number, text in enumerate(answers.words):
         same[False].setdefault(text, []).append(number)
@@ -247,8 +234,8 @@ def _targets(
 
 
 def dense(graded: Tensor, grades: Tensor, answers: int) -> Tensor:
-    """(B, A) from (B, K) answers, -1 for none, and accuracies."""
-    # Places of no answer add zero to the first.
+    """Accuracies (B, A) from (B, K) answers, -1 for none, and their accuracies."""
+    # Missing answers add zero to the first.
     wide = torch.zeros(len(graded), answers, device=graded.device)
     return wide.scatter_add_(1, graded.long().clamp(min=0), grades)
 
@@ -256,7 +243,7 @@ def dense(graded: Tensor, grades: Tensor, answers: int) -> Tensor:
 def filled(
     indices: Sequence[int] | NDArray[Any], size: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Indices filled up to a size by repeating the last, and which are real."""
+    """Indices filled up to `size` by repeating the last, and a mask of the real ones."""
     given = np.asarray(indices, np.int64)
     count = max(len(given), size or 0, 1)
     real = np.arange(count) < len(given)
@@ -265,15 +252,39 @@ def filled(
     return np.pad(given, (0, count - len(given)), mode="edge"), real
 
 
-def _padded(regions: Sequence[Regions], width: int) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Features, boxes and mask of some images, padded to a width."""
-    features = np.zeros((len(regions), width, regions[0].features.shape[1]), np.float32)
-    boxes = np.zeros((len(regions), width, 4), np.float32)
-    mask = np.zeros((len(regions), width), bool)
-    for row, found in enumerate(regions):
-        count = len(found.features)
-        features[row, :count], mask[row, :count] = found.features, True
-        if found.boxes is not None:
-            boxes[row, :count] = found.boxes
-    placed = None if regions[0].boxes is None else torch.from_numpy(boxes)
-    return torch.from_numpy(features), placed, torch.from_numpy(mask)
+class ResidentQuestions:
+    """A set of questions in the memory of a device, with batches of one shape."""
+
+    def __init__(self, questions: QuestionSet, device: torch.device | str) -> None:
+        self.questions, self.device = questions, torch.device(device)
+        self._words, self._graded, self._grades, self._image_of = (
+            torch.from_numpy(array).to(self.device)
+            for array in (questions.asked, questions.graded, questions.grades, questions.image_of)
+        )
+        self._width, self._seen = int(questions.region_counts.max(initial=0)), None
+        if questions.store is not None:
+            self._seen = ResidentRegions(
+                questions.store,
+                questions.images,
+                questions.region_counts,
+                self.device,
+                dtype=torch.float32,
+            )
+
+    def batch(
+        self, indices: Sequence[int] | NDArray[Any], *, size: int | None = None
+    ) -> QuestionBatch:
+        """See `QuestionSet.batch`; nothing waits for the device."""
+        chosen, real = (upload(part, self.device) for part in filled(indices, size))
+        words = self._words[chosen].long()
+        targets = dense(
+            self._graded[chosen], self._grades[chosen], len(self.questions.answers.words)
+        )
+        seen: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
+        if self._seen is not None:
+            seen = self._seen.gather(self._image_of[chosen].unsqueeze(1), self._width)
+        return QuestionBatch(words, words != BOUNDARY, *seen, targets, real)
+
+
+HeldQuestions = QuestionSet | ResidentQuestions
+"""Questions in the mapped store, or in a device's memory."""

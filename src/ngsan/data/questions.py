@@ -1,11 +1,11 @@
-"""Questions about images: the record of one, their file, and the vocabularies beside it.
+"""Questions about images in a dataset folder, and the vocabularies beside them.
 
-A dataset folder has one `questions.jsonl` with a JSON object a line, a question each:
+`questions.jsonl` has a JSON object per line, one per question:
 
     {"id": "458752000", "image": "458752", "split": "train", "question": "What is he wearing?",
      "answers": ["hat", "a hat", ...], "answer_type": "other", "question_type": "what is"}
 
-A question that nobody has answered has no `answers`. `question_words.json` holds the words of the
+A question without known answers has no `answers`. `question_words.json` holds the words of the
 training questions, `answers.json` the answers that a model chooses from.
 """
 
@@ -15,32 +15,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ngsan.data.captions import SPLITS
+from ngsan.data.captions import SPLITS, parse_object, read_records, write_records
 from ngsan.data.ids import canonical_id
-from ngsan.data.lines import is_unicode, shown
-from ngsan.data.records import parse_object, read_records, write_records
+from ngsan.data.problems import is_unicode, shown
 from ngsan.text.answers import graded_answers
-from ngsan.text.vocabulary import TOKENIZERS, Origin, Vocabulary
+from ngsan.text.tokenizers import TOKENIZERS
+from ngsan.text.vocabulary import Origin, Vocabulary
 
 QUESTIONS = "questions.jsonl"
-"""Name of the file in a dataset folder."""
+"""The file in a dataset folder."""
 
 WORDS = "question_words.json"
-"""The words' name there."""
+"""The vocabulary of the questions."""
 
 ANSWERS = "answers.json"
-"""The name of the answers to choose from."""
+"""The answers to choose from."""
 
 ANSWERS_VERSION = "vqa-answers-2021"
-"""How answers were brought into normal form, for the record."""
+"""How answers were normalised, for the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about an image, and what people answered."""
+    """A question about an image, and its human answers."""
 
     id: str
-    """Told apart from all others of the folder."""
+    """Unique in the folder."""
 
     image: str
     """The image, in the form of `canonical_id`."""
@@ -49,25 +49,23 @@ class Question:
     """One of `SPLITS`."""
 
     question: str
-    """The question itself."""
 
     answers: tuple[str, ...] = ()
-    """What people answered, ten of them in VQA; empty when that is not known."""
+    """Human answers, ten in VQA; empty if unknown."""
 
     answer_type: str = ""
-    """Such as "yes/no", "number" or "other"; "" when not known."""
+    """Such as "yes/no", "number" or "other"; "" if unknown."""
 
     question_type: str = ""
-    """How the question begins, such as "how many"; "" when not known."""
+    """How the question begins, such as "how many"; "" if unknown."""
 
     def __post_init__(self) -> None:
-        """Checks every value; raises a `ValueError` that names it."""
         if self.split not in SPLITS:
             raise ValueError(f"split: {self.split!r} is not one of {', '.join(SPLITS)}")
         for name in ("id", "image", "question"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{name}: {shown(value)} has nothing in it, or is no text")
+                raise ValueError(f"{name}: {shown(value)} is empty, or not a text")
         for name in ("id", "image"):
             if getattr(self, name) != canonical_id(getattr(self, name)):
                 raise ValueError(f"{name}: write {canonical_id(getattr(self, name))!r}")
@@ -78,24 +76,21 @@ class Question:
                 raise ValueError(f"answers and types are texts, not {shown(text)}")
         for text in (self.id, self.question, *self.answers, self.answer_type, self.question_type):
             if not is_unicode(text):
-                raise ValueError(f"{text!r} has half a surrogate pair and cannot be written")
+                raise ValueError(f"{text!r} has a lone surrogate")
 
 
 def write_questions(
     folder: str | Path, records: Iterable[Question], *, overwrite: bool = False
 ) -> dict[str, int]:
-    """Writes the questions of a dataset folder, all of them or nothing.
+    """Writes the questions of a dataset folder; a failure leaves the old file.
 
     Args:
-        folder: The dataset folder; it is made if need be.
+        folder: The dataset folder; created if needed.
         records: The questions, each once.
-        overwrite: Whether questions that are there are replaced; their vocabularies go with them.
+        overwrite: Whether to replace existing questions. Their vocabularies are removed.
 
     Returns:
-        Questions of every split that has any.
-
-    Raises:
-        ValueError: There are questions already, one comes twice, or none comes at all.
+        Number of questions of every split that has any.
     """
     counts: Counter[str] = Counter()
 
@@ -110,24 +105,12 @@ def write_questions(
 
 
 def read_questions(folder: str | Path) -> Iterator[Question]:
-    """Reads the questions of a dataset folder, in the order of the file.
-
-    Args:
-        folder: The dataset folder, or the JSON lines themselves.
-
-    Raises:
-        ValueError: There are none, or a line is wrong; names file and line.
-    """
+    """Reads questions in the order of the file; see `read_records`."""
     return read_records(folder, QUESTIONS, _from_json, "question")
 
 
 def _to_json(record: Question) -> str:
-    entry: dict[str, object] = {
-        "id": record.id,
-        "image": record.image,
-        "split": record.split,
-        "question": record.question,
-    }
+    entry = {name: getattr(record, name) for name in ("id", "image", "split", "question")}
     for name in ("answers", "answer_type", "question_type"):
         if getattr(record, name):
             entry[name] = getattr(record, name)
@@ -151,7 +134,7 @@ def _from_json(text: str) -> Question:
 
 
 def count_words(questions: Iterable[Question], *, more_than: int = 0) -> Vocabulary:
-    """The words of questions that are seen more often than a number of times."""
+    """The words that occur more than `more_than` times in questions."""
     tokenizer = TOKENIZERS["question"]
     return Vocabulary.build(
         (tokenizer.tokenize(question.question) for question in questions),
@@ -163,18 +146,15 @@ def count_words(questions: Iterable[Question], *, more_than: int = 0) -> Vocabul
 def count_answers(
     questions: Iterable[Question], *, more_than: int = 8, most: int | None = None
 ) -> Vocabulary:
-    """The answers to choose from: those that are the best of enough questions.
+    """The answers to choose from: those that are the best answer of enough questions.
 
     Args:
         questions: The training questions; those without answers do not count.
-        more_than: An answer is kept when it is the best of more questions than this. MCAN: 8.
-        most: How many answers are kept at most; None for all.
+        more_than: An answer must be the best of more questions than this. MCAN: 8.
+        most: Maximum number of answers; None for no limit.
 
     Returns:
         The answers by falling count and then by alphabet; answer k has id k + 1.
-
-    Raises:
-        ValueError: None is frequent enough.
     """
     counts: Counter[str] = Counter()
     total = 0
@@ -189,7 +169,6 @@ def count_answers(
     )[:most]
     if not kept:
         raise ValueError(
-            f"no answer is the best of more than {more_than} of {total} questions; "
-            "lower the threshold (more_than)"
+            f"no answer is the best of more than {more_than} of {total} questions; lower more_than"
         )
     return Vocabulary(kept, origin=Origin(ANSWERS_VERSION, more_than, total))

@@ -1,4 +1,4 @@
-"""The order in which images are seen: seeded, resumable, shared by several processes."""
+"""The order of training images: seeded, resumable, shared by several processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,30 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 POOL = 64
-"""Batches whose images are sorted together when lengths are grouped."""
+"""Number of batches whose images are sorted together when lengths are grouped."""
 
 
 def random_keys(count: int, *seeds: int) -> NDArray[np.uint64]:
     """`count` random numbers to sort by; the seeds alone decide them.
 
-    They are the raw output of a bit generator, which numpy promises never to change, unlike that
-    of `shuffle` and `permutation`: an order outlives an upgrade.
-
-    Args:
-        count: How many.
-        *seeds: Integers of at least 0.
+    They are the raw output of a bit generator, which NumPy promises never to change, unlike that
+    of `shuffle` and `permutation`.
     """
     return np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(count)
 
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Where a run stands: all that a checkpoint needs to keep of the data's order.
+    """The position in the data, for checkpoints.
 
     Attributes:
         seed: Seed of the order.
         epoch: The pass over the data, from 0.
-        position: Batches of this pass that are done.
+        position: Completed batches of this pass.
     """
 
     seed: int
@@ -39,7 +35,6 @@ class SamplerState:
     position: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the values; raises a `ValueError` that names the bad one."""
         for name in ("seed", "epoch", "position"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -48,11 +43,11 @@ class SamplerState:
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch to be made.
+    """A batch to load.
 
     Attributes:
         indices: Positions in the dataset.
-        epoch: The pass that it belongs to; it turns the wheel of captions.
+        epoch: Its pass over the data, which decides whose turn among the captions it is.
     """
 
     indices: NDArray[np.int64]
@@ -62,9 +57,9 @@ class Draw:
 class BatchSampler:
     """Batches of indices.
 
-    The order of an epoch depends on seed and epoch only. Iterating goes from the present position
-    to the end of the epoch and does not move the position, because a loader's workers draw ahead
-    of the training; `advance` moves it when a batch is done:
+    The order of an epoch depends only on seed and epoch. Iterating starts at the current position
+    and does not move it, because a loader's workers draw ahead of the training; `advance` moves it
+    when a batch is done:
 
         loader = DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=2)
         while sampler.state().epoch < epochs:
@@ -72,8 +67,21 @@ class BatchSampler:
                 step(batch)
                 sampler.advance()  # sampler.state() is now what a checkpoint needs
 
-    Several processes cut the same batches: process r takes images r, r + world_size, ... of each,
-    so together they see what one process sees. Resuming with another number of processes is fine.
+    Process r gets images r, r + world_size, ... of each batch. A run may be resumed with another
+    number of processes.
+
+    Args:
+        size: Images in the dataset.
+        batch_size: Images in a batch of all processes.
+        seed: Seed of the order.
+        shuffle: Whether the order is random.
+        drop_last: Whether to drop a last, smaller batch.
+        lengths: Of each image, such as its number of regions; batches then hold images of similar
+            length, which saves padding. Needs `shuffle`.
+        rank: This process, from 0.
+        world_size: Number of processes.
+        empty_shares: Whether a process may get no image of a small batch, which is an error
+            otherwise.
     """
 
     def __init__(
@@ -89,21 +97,6 @@ class BatchSampler:
         world_size: int = 1,
         empty_shares: bool = False,
     ) -> None:
-        """Makes the sampler.
-
-        Args:
-            size: Images in the dataset.
-            batch_size: Images in a batch, those of all processes together.
-            seed: Seed of the order.
-            shuffle: Whether the order is random. If not, it is that of the dataset.
-            drop_last: Whether a last, smaller batch is left out.
-            lengths: Of each image, such as its number of regions: batches are then made of images
-                of similar length, which saves padding. Needs `shuffle`.
-            rank: This process, from 0.
-            world_size: Number of processes.
-            empty_shares: Whether processes may get no image of a batch that is too small for all
-                of them, rather than that such batches are refused.
-        """
         self._empty_shares = empty_shares
         self.size, self.batch_size = size, batch_size
         self.shuffle, self.drop_last = shuffle, drop_last
@@ -116,13 +109,9 @@ class BatchSampler:
     def from_state(
         cls, state: SamplerState, size: int, batch_size: int, **options: Any
     ) -> "BatchSampler":
-        """The sampler that goes on with the batch after the last one done.
+        """Resumes after the last completed batch.
 
-        Args:
-            state: What `state` gave.
-            size: As it was.
-            batch_size: As it was.
-            **options: Those of the constructor, as they were; `rank` and `world_size` may change.
+        Size, batch size and options must be those of before, except `rank` and `world_size`.
         """
         sampler = cls(size, batch_size, seed=state.seed, **options)
         if state.position >= len(sampler):
@@ -141,7 +130,7 @@ class BatchSampler:
         if self._lengths is not None and self._lengths.shape != (self.size,):
             raise ValueError(f"lengths of {self._lengths.shape} do not fit {self.size} images")
         if self._lengths is not None and not self.shuffle:
-            raise ValueError("lengths are grouped in a random order only: shuffle must be true")
+            raise ValueError("lengths need a random order: shuffle must be true")
         if self.drop_last and self.size < self.batch_size:
             raise ValueError(
                 f"{self.size} images do not fill a batch of {self.batch_size} and drop_last leaves "
@@ -161,12 +150,12 @@ class BatchSampler:
         return self._state
 
     def __len__(self) -> int:
-        """Batches in a whole epoch."""
+        """Batches per epoch."""
         full, rest = divmod(self.size, self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Draw]:
-        """The batches of this process from the present position to the end of the epoch."""
+        """The batches of this process from the current position to the end of the epoch."""
         return self._draws(self._state)
 
     def _draws(self, state: SamplerState) -> Iterator[Draw]:
@@ -176,7 +165,7 @@ class BatchSampler:
             yield Draw(batch[self.rank :: self.world_size], state.epoch)
 
     def advance(self) -> None:
-        """Takes note that the batch at the present position is done."""
+        """Marks the batch at the current position as done."""
         seed, epoch, position = self._state.seed, self._state.epoch, self._state.position + 1
         last = position == len(self)
         self._state = SamplerState(seed, epoch + last, 0 if last else position)
@@ -189,7 +178,7 @@ class BatchSampler:
         if self._lengths is None:
             return order
         full = self.size // self.batch_size
-        # What fills no batch stays as it fell and comes last, so no length is dropped more often.
+        # The rest comes last, unsorted, so that no length is dropped more often.
         grouped, rest = np.split(order, [full * self.batch_size])
         for start in range(0, len(grouped), POOL * self.batch_size):
             pool = grouped[start : start + POOL * self.batch_size]

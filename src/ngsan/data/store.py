@@ -1,7 +1,7 @@
 """The feature store: region features of many images, read by id from mapped files.
 
-Shapes: `n` regions of an image, `d` feature width. Nothing is read before it is asked for, and
-what is read is a view of the mapped file, so that all processes of a machine share one copy.
+Shapes: `n` regions of an image, `d` feature width. Reading returns views of the mapped files, so
+nothing is loaded early and all processes of a machine share one copy.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,20 @@ from ngsan.data.shards import (
     STORE,
     Manifest,
     Shard,
-    checksum,
     find_image,
     map_tensors,
 )
 
 BOX_TOLERANCE = 1e-3
-"""How far a box may reach out of the image, in widths or heights of it, and just be clipped."""
+"""How far a box may reach out of the image, relative to the image's sides, and be clipped."""
 
-_LARGEST = float(np.finfo(np.float16).max)
+
+class BadRegionsError(ValueError):
+    """The regions of one image cannot be used; `kind` is shared by similar problems."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,29 +43,27 @@ class Regions:
     """The regions of an image, or the frames of a video."""
 
     features: NDArray[np.floating[Any]]
-    """(n, d); float16 where it comes from a store, whose views are read-only."""
+    """(n, d); a store returns read-only float16 views."""
 
     boxes: NDArray[np.floating[Any]] | None = None
-    """(n, 4) `cxcywh`, relative to the image, float32; None for elements without place."""
+    """(n, 4) `cxcywh`, relative to the image, float32; None for elements without a place."""
 
     size: tuple[int, int] | None = None
-    """Width and height of the image in pixels, or None where unknown."""
+    """Width and height of the image in pixels, or None if unknown."""
 
 
 def checked_regions(
     regions: Regions,
 ) -> tuple[NDArray[np.float16], NDArray[np.float32] | None, tuple[int, int] | None]:
-    """Features, boxes and size in the form in which a store keeps them.
+    """Features, boxes and size as a store keeps them.
 
-    Args:
-        regions: Features and boxes of any float type. A box that reaches out of the image by less
-            than `BOX_TOLERANCE` is clipped.
+    Boxes that reach out of the image by less than `BOX_TOLERANCE` are clipped.
 
     Raises:
-        ValueError: There are no regions; a feature is not finite or too large for float16; a box is
-            not finite, has no area or is outside the image; or the size is not positive.
+        ValueError: The image has no regions; a feature is not finite or too large for float16; a
+            box is not finite, has no area or is outside the image; or the size is not positive.
     """
-    features = _checked_features(np.asarray(regions.features))
+    features = half_features(np.asarray(regions.features))
     boxes = None
     if regions.boxes is not None:
         boxes = _checked_boxes(np.asarray(regions.boxes), len(features))
@@ -68,32 +71,37 @@ def checked_regions(
         return features, boxes, None
     width, height = regions.size
     if not (0 < width < 2**31 and 0 < height < 2**31 and width % 1 == height % 1 == 0):
-        raise ValueError(f"its size is {width} x {height}: give whole pixels, or None if unknown")
+        raise ValueError(f"its size is {width} x {height}: pass whole pixels, or None if unknown")
     return features, boxes, (int(width), int(height))
 
 
-def all_finite(half: NDArray[np.float16]) -> bool:
-    """Whether no number is NaN or infinite.
+def half_features(features: NDArray[Any]) -> NDArray[np.float16]:
+    """Feature vectors in 16 bits.
 
-    Comparing the bits is seventeen times as fast as `np.isfinite` on 16-bit numbers.
+    Args:
+        features: (n, d) floating point numbers, with n and d above 0.
+
+    Raises:
+        BadRegionsError: The shape or type is wrong, or a number is NaN, infinite or too large.
     """
-    return int((half.view(np.uint16) & 0x7FFF).max()) < 0x7C00
-
-
-def _checked_features(features: NDArray[Any]) -> NDArray[np.float16]:
-    if features.ndim != 2 or not features.shape[1]:
-        raise ValueError(f"features must be (regions, width), not {features.shape}")
-    if not len(features):
-        raise ValueError("it has no regions")
+    if features.ndim != 2 or 0 in features.shape:
+        raise BadRegionsError(
+            "wrong shape", f"features are {features.shape}, not (regions, width) of at least one"
+        )
     if not np.issubdtype(features.dtype, np.floating):
-        raise ValueError(f"features must be floating point, not {features.dtype}")
-    with np.errstate(over="ignore", invalid="ignore"):
+        raise BadRegionsError("wrong type", f"features are {features.dtype}, not floating point")
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         half = features.astype(np.float16, copy=False)
-    if not all_finite(half):
-        region, column = np.argwhere(~np.isfinite(half))[0].tolist()
-        value = features[region, column]
-        reason = f"more than float16 can hold, {_LARGEST:g}" if np.isfinite(value) else "not finite"
-        raise ValueError(f"feature {column} of region {region} is {value}, {reason}")
+    # Comparing the bits is seventeen times as fast as `np.isfinite` on 16-bit numbers.
+    if int((half.view(np.uint16) & 0x7FFF).max()) >= 0x7C00:
+        row, column = np.argwhere(~np.isfinite(half))[0].tolist()
+        value = features[row, column]
+        name = f"feature {column} of region {row} is"
+        if np.isfinite(value):
+            raise BadRegionsError(
+                "features too large", f"{name} {value:g}; float16 holds up to 65504"
+            )
+        raise BadRegionsError("features not finite", f"{name} {value}")
     return half
 
 
@@ -104,7 +112,7 @@ def _checked_boxes(boxes: NDArray[Any], regions: int) -> NDArray[np.float32]:
     exact = boxes.astype(np.float64)
     with np.errstate(invalid="ignore"):
         low, high = exact[:, :2] - exact[:, 2:] / 2, exact[:, :2] + exact[:, 2:] / 2
-    # "not within" rather than "outside": what is not a number is neither.
+    # "not within" rather than "outside": NaN is neither.
     within = (low >= -BOX_TOLERANCE) & (high <= 1 + BOX_TOLERANCE) & (exact[:, 2:] > 0)
     if not within.all():
         region = int(np.argmin(within.all(axis=1)))
@@ -127,29 +135,26 @@ def _checked_boxes(boxes: NDArray[Any], regions: int) -> NDArray[np.float32]:
 class FeatureStore:
     """Reads features by image id.
 
-    It may be used in many processes and on many machines at a time. A forked process shares the
-    maps; a pickled store carries the manifest and maps the files anew when it is first read.
+    Many processes and machines may use a store at a time. A forked process shares the maps; a
+    pickled store maps the files again when it is first read.
+
+    Args:
+        path: The dataset's folder, or the store's own.
+
+    Raises:
+        FileNotFoundError: The store or one of its files is missing, or its import was interrupted.
+        ValueError: The manifest is damaged or of another format, or a file has the wrong size.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Opens a store; the features themselves stay on disk.
-
-        Args:
-            path: The dataset's folder, or the store's own.
-
-        Raises:
-            FileNotFoundError: There is no store, its import was interrupted, or a file is missing.
-            ValueError: The manifest is damaged or of another format, or a file has another size
-                than the manifest says.
-        """
         self.folder = _find_store(Path(path))
         self._manifest = Manifest.read(self.folder / MANIFEST)
         self._stamp = self._read_stamp()
         if self._manifest.index is None:
-            raise ValueError(f"{self.folder / MANIFEST} names no index: import the features again")
+            raise ValueError(f"{self.folder / MANIFEST} has no index: import the features again")
         self._files = (self._manifest.index, *self._manifest.shards)
         for entry in self._files:
-            entry.check_size(self.folder)
+            entry.check(self.folder)
         self._starts = [0, *accumulate(shard.images for shard in self._manifest.shards)]
         self._shards: list[Shard | None] = [None] * len(self._manifest.shards)
 
@@ -165,7 +170,7 @@ class FeatureStore:
 
     @property
     def has_boxes(self) -> bool:
-        """Whether every image has boxes; if not, none has."""
+        """Whether all images have boxes; otherwise none has."""
         return self._manifest.has_boxes
 
     @property
@@ -179,7 +184,7 @@ class FeatureStore:
         return self._manifest.signature
 
     def __len__(self) -> int:
-        """Images in the store."""
+        """Number of images."""
         return self._starts[-1]
 
     def __contains__(self, image_id: str | int) -> bool:
@@ -187,10 +192,7 @@ class FeatureStore:
         return self._find(image_id) is not None
 
     def __getitem__(self, image_id: str | int) -> Regions:
-        """The regions of an image, as read-only views.
-
-        Args:
-            image_id: A string or an integer; 7, "7" and "000007" are the same image.
+        """The regions of an image, as read-only views; 7, "7" and "000007" are the same image.
 
         Raises:
             KeyError: The store has no such image.
@@ -212,7 +214,7 @@ class FeatureStore:
         )
 
     def ids(self) -> Iterator[str]:
-        """The ids of all images, in the order in which they were imported."""
+        """The ids of all images, in the order of the import."""
         for number in range(len(self._shards)):
             shard = self._shard(number)
             for image in range(len(shard)):
@@ -226,32 +228,24 @@ class FeatureStore:
         """Reads the whole store and compares it with its checksums.
 
         Returns:
-            A line for each damaged or missing file, which begins with the file's name; none if all
-            is well.
+            A line for each damaged or missing file, which names it; empty if all is well.
         """
         problems = []
         try:
-            manifest = Manifest.read(self.folder / MANIFEST)
-            if manifest != self._manifest:
+            if Manifest.read(self.folder / MANIFEST) != self._manifest:
                 problems.append(f"{MANIFEST}: it was replaced after the store was opened")
         except (OSError, ValueError) as error:
             problems.append(f"{MANIFEST}: {error}")
         for entry in self._files:
             try:
-                entry.check_size(self.folder)
-                found = checksum(self.folder / entry.name)
-                if found != entry.checksum:
-                    problems.append(
-                        f"{entry.name}: its checksum is {found} in place of {entry.checksum}: some "
-                        "of its bytes have changed; copy it again, or import the features again"
-                    )
+                entry.check(self.folder, content=True)
             except (OSError, ValueError) as error:
                 problems.append(f"{entry.name}: {error}")
         return problems
 
     def _find(self, image_id: str | int) -> tuple[Shard, int] | None:
-        """The shard that holds an image and the image's place in it."""
-        # Stored ids are canonical, so a string that is found as it stands needs no other form.
+        """The shard of an image and the image's place in it."""
+        # Stored ids are canonical, so a string that is found needs no other form.
         name = image_id if type(image_id) is str else canonical_id(image_id)
         index = self._index
         place = find_image(name.encode(), index.hashes, index.rows, self._starts, self._shard)
@@ -270,7 +264,7 @@ class FeatureStore:
         if shard is None:
             self._check_unchanged()
             entry = self._manifest.shards[number]
-            entry.check_size(self.folder)
+            entry.check(self.folder)
             shard = self._shards[number] = Shard(self.folder / entry.name)
         return shard
 
@@ -279,7 +273,7 @@ class FeatureStore:
         return status.st_size, status.st_mtime_ns
 
     def _check_unchanged(self) -> None:
-        """Sees to it that files of two imports are never mixed."""
+        """Makes sure that files of two imports are never mixed."""
         if self._read_stamp() != self._stamp:
             raise ValueError(f"{self.folder} was replaced by another import: open the store again")
 
@@ -294,31 +288,28 @@ class _Index:
             self.rows = tensors["rows"].data
             self.counts: NDArray[np.int32] = tensors["counts"]
         except KeyError as error:
-            raise ValueError(f"{path} is no index of a feature store: it has no {error}") from None
+            raise ValueError(f"{path} is not the index of a feature store: no {error}") from None
         if not len(self.hashes) == len(self.rows) == len(self.counts) == images:
             raise ValueError(f"{path} does not have {images} images: import the features again")
 
 
 def _find_store(path: Path) -> Path:
-    """The folder of the store that a path means."""
-    if path.name.endswith(".partial"):
-        raise FileNotFoundError(_interrupted(path))
-    for folder in (path / STORE, path):
-        if (folder / MANIFEST).exists():
-            return folder
-    for partial in (path / PARTIAL, path.parent / PARTIAL):
-        if partial.exists() and (partial.parent == path or path.name == STORE):
-            raise FileNotFoundError(_interrupted(partial))
+    """The store's folder, from its own path or the dataset's."""
+    interrupted = [path] if path.name.endswith(".partial") else []
+    if not interrupted:
+        for folder in (path / STORE, path):
+            if (folder / MANIFEST).exists():
+                return folder
+        places = [path / PARTIAL, *([path.parent / PARTIAL] if path.name == STORE else [])]
+        interrupted = [partial for partial in places if partial.exists()]
+    if interrupted:
+        raise FileNotFoundError(
+            f"the import of features into {interrupted[0]} was interrupted or is under way: run "
+            "the same import again to continue it"
+        )
     if not path.exists():
-        raise FileNotFoundError(f"there is no folder {path}")
+        raise FileNotFoundError(f"folder not found: {path}")
     raise FileNotFoundError(
-        f"there is no feature store in {path}: neither {STORE}/{MANIFEST} nor {MANIFEST} is there; "
+        f"no feature store in {path}: neither {STORE}/{MANIFEST} nor {MANIFEST} exists; "
         "import features first, or copy the whole folder"
-    )
-
-
-def _interrupted(partial: Path) -> str:
-    return (
-        f"the import of features into {partial} was interrupted or is under way: run the same "
-        "import again, and it goes on where it stopped"
     )

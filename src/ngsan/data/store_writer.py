@@ -1,9 +1,9 @@
-"""Writes a feature store, shard by shard, so that an interrupted import goes on where it stopped.
+"""Writes a feature store, shard by shard, so that an interrupted import can be continued.
 
-Shapes: `n` regions of an image, `d` feature width. Each file is written beside its name, flushed to
-disk and renamed. The shards gather in `features.partial`, whose `state.json` says which of them
-count; the folder is renamed to `features` as the very last step. Whatever kills an import therefore
-leaves a `features.partial` that the same import takes up again, and never half a store.
+Shapes: `n` regions of an image, `d` feature width. Shards are written into `features.partial`,
+whose `state.json` lists those that are complete; the folder is renamed to `features` last.
+Whatever kills an import leaves a `features.partial` that the same import continues, and never half
+a store.
 """
 
 import shutil
@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ngsan.atomic_io import exchange_folder, flush_folder, release_lock, take_lock, write_text
 from ngsan.data.ids import canonical_id
-from ngsan.data.lock import release_lock, take_lock
 from ngsan.data.shards import (
     INDEX,
     MANIFEST,
@@ -29,11 +29,9 @@ from ngsan.data.shards import (
     find_image,
     id_hash,
     shard_name,
-    write_bytes,
     write_tensors,
 )
 from ngsan.data.store import Regions, checked_regions
-from ngsan.durable import flush_folder
 
 _STATE = "state.json"
 _LOCK = "features.lock"
@@ -49,6 +47,19 @@ class StoreWriter:
                 writer.add(image_id, regions, position=position)
 
     Leaving the block finishes the store. An exception, or a kill, leaves `features.partial`.
+
+    Args:
+        path: The dataset's folder; the store becomes its `features`.
+        source: What is imported, such as name and size of the file. An interrupted import of the
+            same source is continued.
+        shard_bytes: Maximum size of a shard, unless one image alone is larger. At most one shard is
+            held in memory.
+        overwrite: Whether to replace an existing store once the new one is complete, and to discard
+            an interrupted import of another source.
+
+    Raises:
+        ValueError: There is a store already, or an interrupted import of another source, or another
+            import into this folder is under way.
     """
 
     def __init__(
@@ -59,20 +70,6 @@ class StoreWriter:
         shard_bytes: int = 256 << 20,
         overwrite: bool = False,
     ) -> None:
-        """Begins an import, or takes up an interrupted one of the same source.
-
-        Args:
-            path: The dataset's folder; the store becomes its `features`.
-            source: What is imported, told apart from anything else: name and size of the file.
-            shard_bytes: Size that a shard does not exceed, unless one image alone does. At most
-                one shard is held in memory.
-            overwrite: Whether a store that is already there is replaced, once the new one is
-                complete, and an interrupted import of another source is thrown away.
-
-        Raises:
-            ValueError: There is a store already, or an interrupted import of another source, or
-                another import into this folder is under way.
-        """
         if shard_bytes < 1:
             raise ValueError(f"shard_bytes: {shard_bytes} must be at least 1")
         self.folder = Path(path)
@@ -82,14 +79,14 @@ class StoreWriter:
         self._lock = take_lock(self.folder / _LOCK)
         try:
             if (self.folder / STORE).exists():
-                # What a kill right after the exchange of two stores left over.
+                # Left by a kill right after the exchange of two stores.
                 shutil.rmtree(self.folder / _REPLACED, ignore_errors=True)
-            if (self.folder / STORE).exists() and not overwrite:
-                raise ValueError(
-                    f"{self.folder / STORE} exists: choose another folder, or pass overwrite to "
-                    "replace it"
-                )
-            self._state = self._take_up(source, overwrite)
+                if not overwrite:
+                    raise ValueError(
+                        f"{self.folder / STORE} exists: choose another folder, or pass overwrite "
+                        "(--overwrite) to replace it"
+                    )
+            self._state = self._begin_or_continue(source, overwrite)
             self._known = _KnownIds(self._partial, self._state)
         except BaseException:
             self._release_lock()
@@ -98,7 +95,7 @@ class StoreWriter:
         self._last_position: Any = self._state.position
 
     def __enter__(self) -> Self:
-        """The writer itself."""
+        """The writer."""
         return self
 
     def __exit__(
@@ -116,14 +113,14 @@ class StoreWriter:
 
     @property
     def position(self) -> Any:
-        """Where to go on: what was given with the last image that is safe on disk, or None.
+        """The position of the last image that is safe on disk, or None.
 
         It has been through JSON, so a tuple comes back as a list.
         """
         return self._state.position
 
     def __len__(self) -> int:
-        """Images added so far, those of an interrupted import included."""
+        """Images so far, those of an interrupted import included."""
         return self._state.images + len(self._pending)
 
     def __contains__(self, image_id: str | int) -> bool:
@@ -136,16 +133,13 @@ class StoreWriter:
 
         Args:
             image_id: A string or an integer.
-            regions: Features of any float type, kept as float16; boxes relative to the image. A box
-                that reaches out of it by less than `BOX_TOLERANCE` is clipped.
-            position: Where in the source this image stands, as a JSON value with which the source's
-                reader can go on after it.
+            regions: Features of any float type and boxes, see `checked_regions`.
+            position: The image's position in the source, a JSON value from which its reader can
+                continue.
 
         Raises:
-            ValueError: The image was added before, has no regions, another feature width than the
-                others, features that are not finite or too large for float16, a box that is not
-                finite, without area or outside the image, or boxes where the others have none.
-                The image is not added, and the next one may be.
+            ValueError: The image was added before, is not valid, or differs from the others in
+                feature width or in having boxes. It is not added, and the next one may be.
         """
         name = canonical_id(image_id)
         if name in self:
@@ -162,7 +156,7 @@ class StoreWriter:
         self._last_position = position
 
     def _check_alike(self, width: int, has_boxes: bool) -> None:
-        """Sets the store's feature width by its first image and holds all others to it."""
+        """Compares an image with the first one, which sets the store's feature width."""
         if not self._state.feature_dim:
             self._state = replace(self._state, feature_dim=width, has_boxes=has_boxes)
         if width != self._state.feature_dim:
@@ -172,28 +166,28 @@ class StoreWriter:
             )
         if has_boxes != self._state.has_boxes:
             raise ValueError(
-                f"it has {'' if has_boxes else 'no '}boxes, unlike the images before: give boxes "
+                f"it has {'' if has_boxes else 'no '}boxes, unlike the images before: pass boxes "
                 "for all images or for none"
             )
 
-    def _take_up(self, source: str, overwrite: bool) -> Manifest:
+    def _begin_or_continue(self, source: str, overwrite: bool) -> Manifest:
         """The state of the interrupted import in `features.partial`, or of a new one."""
         state = self._interrupted_state()
         if state is not None and not state.shards:
-            state = None  # nothing is lost by beginning anew
+            state = None  # nothing is lost
         if state is not None and state.source != source:
             if not overwrite:
                 raise ValueError(
                     f"{self._partial} holds an interrupted import of another source, "
                     f"{state.source!r} and not {source!r}: run that one again, or pass overwrite "
-                    "(--overwrite) to throw it away"
+                    "(--overwrite) to discard it"
                 )
             state = None
         if state is None:
             state = Manifest(source)
         self._partial.mkdir(exist_ok=True)
-        # First the state: what it does not name does not count, even if a kill leaves it there.
-        write_bytes(self._partial / _STATE, state.to_bytes())
+        # First the state: files that it does not list do not count.
+        write_text(self._partial / _STATE, state.to_text())
         kept = {_STATE, *(shard.name for shard in state.shards)}
         for path in self._partial.iterdir():
             if path.name not in kept:
@@ -201,35 +195,36 @@ class StoreWriter:
         return state
 
     def _interrupted_state(self) -> Manifest | None:
-        # The manifest stands in for a state that the last step but one of an import has removed.
+        # A finished import removes the state before it renames the folder.
         for path in (self._partial / _STATE, self._partial / MANIFEST):
             if path.exists():
                 try:
                     state = replace(Manifest.read(path), index=None)
                     for shard in state.shards:
-                        shard.check_size(self._partial)
+                        shard.check(self._partial)
                 except (ValueError, FileNotFoundError) as error:
                     raise ValueError(
-                        f"{error}. This import cannot go on: remove {self._partial} to begin anew"
+                        f"{error}. This import cannot continue: remove {self._partial} to start "
+                        "again"
                     ) from None
                 return state
         return None
 
     def _write_shard(self) -> None:
-        """Writes the pending images as a shard and makes it count."""
+        """Writes the pending images as a shard and lists it in the state."""
         path = self._partial / shard_name(len(self._state.shards))
         tensors = self._pending.tensors()
         entry = write_tensors(
             path, tensors, images=len(self._pending), regions=len(tensors["features"])
         )
         state = self._state.with_shard(entry, self._last_position)
-        write_bytes(self._partial / _STATE, state.to_bytes())
+        write_text(self._partial / _STATE, state.to_text())
         self._state = state
         self._known.extend(self._pending.keys, self._pending.offsets)
         self._pending = _PendingShard(self._shard_bytes)
 
     def _finish(self) -> None:
-        """Index, manifest, and the folder's name. A kill after any line is made good by a rerun."""
+        """Writes index and manifest and renames the folder. A rerun completes it after any kill."""
         if len(self._pending):
             self._write_shard()
         if not self._state.images:
@@ -243,23 +238,17 @@ class StoreWriter:
             images=self._state.images,
             regions=self._state.regions,
         )
-        write_bytes(self._partial / MANIFEST, replace(self._state, index=entry).to_bytes())
+        write_text(self._partial / MANIFEST, replace(self._state, index=entry).to_text())
         (self._partial / _STATE).unlink()
         flush_folder(self._partial)
-        store, replaced = self.folder / STORE, self.folder / _REPLACED
-        if store.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
-            store.rename(replaced)
-        self._partial.rename(store)
-        flush_folder(self.folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+        exchange_folder(self._partial, self.folder / STORE)
 
     def _release_lock(self) -> None:
         release_lock(self._lock, self.folder / _LOCK)
 
 
 class _PendingShard:
-    """The images of the shard that is being filled, in arrays of its final size."""
+    """The images of the next shard, in arrays of its final size."""
 
     def __init__(self, shard_bytes: int) -> None:
         self.keys: dict[bytes, None] = {}
@@ -279,9 +268,8 @@ class _PendingShard:
         boxes: NDArray[np.float32] | None,
         size: tuple[int, int],
     ) -> None:
-        """Copies an image in."""
         if self._features is None:
-            # As many rows as may ever fit: memory that is not written to costs nothing.
+            # As many rows as can fit: memory that is not written to costs nothing.
             width = features.shape[1]
             rows = max(self.room // features[0].nbytes, len(features))
             self._features = np.empty((rows, width), np.float16)
@@ -297,8 +285,8 @@ class _PendingShard:
         self.keys[key] = None
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """What the shard's file holds."""
-        assert self._features is not None  # asked only once there is an image
+        """The tensors of the shard's file."""
+        assert self._features is not None  # there is an image
         rows = self.offsets[-1]
         lengths = [len(key) for key in self.keys]
         tensors: dict[str, NDArray[Any]] = {
@@ -316,12 +304,12 @@ class _PendingShard:
 def _image_bytes(
     key: bytes, features: NDArray[np.float16], boxes: NDArray[np.float32] | None
 ) -> int:
-    """What an image adds to a shard: its regions, its id, its size and two offsets."""
+    """Bytes of an image in a shard: its regions, its id, its size and two offsets."""
     return features.nbytes + (0 if boxes is None else boxes.nbytes) + len(key) + 24
 
 
 class _KnownIds:
-    """The ids in finished shards, by hash: 20 bytes an image, however long the ids."""
+    """The ids in complete shards, by hash: 20 bytes per image."""
 
     def __init__(self, folder: Path, state: Manifest) -> None:
         self._folder = folder
@@ -335,11 +323,11 @@ class _KnownIds:
             self.extend([shard.key(image) for image in range(len(shard))], shard.offsets)
 
     def extend(self, keys: Collection[bytes], offsets: "Sequence[int] | memoryview[int]") -> None:
-        """Takes in the ids of the next shard, and where its images begin."""
+        """Adds the ids of the next shard, and where its images begin."""
         hashes = np.fromiter(map(id_hash, keys), np.uint64, len(keys))
         rows = np.arange(self._starts[-1], self._starts[-1] + len(keys))
         hashes = np.concatenate((self._hashes, hashes))
-        # Stable, so that the same images give the same index in one go or in several.
+        # Stable, so that an interrupted import gives the same index.
         order = hashes.argsort(kind="stable")
         self._hashes = hashes[order]
         self._rows = np.concatenate((self._rows, rows))[order]
@@ -347,7 +335,7 @@ class _KnownIds:
         self._starts.append(self._starts[-1] + len(keys))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """What the index's file holds."""
+        """The tensors of the index's file."""
         return {"hashes": self._hashes, "rows": self._rows, "counts": self._counts}
 
     def __contains__(self, key: bytes) -> bool:

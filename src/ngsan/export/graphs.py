@@ -1,4 +1,4 @@
-"""The graphs of an export, traced from the captioner's own modules.
+"""The graphs of an export, traced from the model's own modules.
 
 A model of pixels has a backbone, which takes `images` (B, P, P, 3) uint8 and returns the `features`
 (B, N, F) of their cells. Its batch norms are in its convolutions. All else is as for regions.
@@ -13,8 +13,13 @@ encoder returned, and `mask`. It returns `logits` (B, W, V), `attention` to the 
 the last layer, the mean of its heads, and `grown_keys_*` and `grown_values_*` (B, H, S + W, K): the
 slots and the W new words behind them, which go into the next call as they are.
 
+A translator's encoder takes the `source` (B, N) and `mask` (B, N); its decoder is the captioner's.
+An answerer is one graph: from `words` (Q, T) and, if it sees images, `features` (Q, N, F) and
+`boxes` (Q, N, 4) to `logits` (Q, A), `word_weights` (Q, T) and `region_weights` (Q, N). T is fixed.
+
 Shapes: `B` images, `P` pixels of a side, `N` regions, `W` captions an image, `S` slots,
-`V` vocabulary, `F` features, `D` model width, `H` heads, `K` head width. B, N, W and S are free.
+`V` vocabulary, `F` features, `D` model width, `H` heads, `K` head width; `Q` questions, `T` words,
+`A` answers. B, N, W, S and Q are free.
 """
 
 import math
@@ -26,24 +31,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ngsan.config import CaptionerConfig
+from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig
 from ngsan.export.tracing import Example, write_graph
-from ngsan.light.manifest import BACKBONE, DECODER, ENCODER, layer_names
-from ngsan.models.captioner import Captioner, RegionEncoder, WordDecoder
-from ngsan.models.photo import PhotoEncoder
+from ngsan.models.answerer import AnswererModel
+from ngsan.models.captioner import CaptionerModel, PhotoEncoder, RegionEncoder
+from ngsan.models.decoder import WordDecoder
+from ngsan.models.translator import TranslatorModel
 from ngsan.nn.attend import Attend
 from ngsan.nn.attention import MultiHeadAttention
+from ngsan.nn.geometry import sinusoidal
 from ngsan.nn.layers import DecoderLayer
 from ngsan.nn.masks import zero_padding
-from ngsan.nn.positions import sinusoidal
-from ngsan.vision.efficientnet import fold_norms
+from ngsan.predict.manifest import ANSWERER, BACKBONE, DECODER, ENCODER, layer_names
+from ngsan.text.vocabulary import BOUNDARY
+from ngsan.vision.backbone import fold_norms
 
 
 class BackboneGraph(nn.Module):
     """From pixels to the features of cells."""
 
     def __init__(self, backbone: nn.Module) -> None:
-        """Takes the backbone."""
         super().__init__()
         self.backbone = backbone
 
@@ -53,11 +60,63 @@ class BackboneGraph(nn.Module):
         return features
 
 
+class SentenceGraph(nn.Module):
+    """From the words of sentences to keys and values."""
+
+    def __init__(self, translator: TranslatorModel) -> None:
+        super().__init__()
+        self.translator = translator
+
+    def forward(self, source: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """The keys in every layer, then the values."""
+        memory = self.translator.encode(source, mask)
+        return _remembered(memory, mask, self.translator.decoder.layers)
+
+
+class AnswererGraph(nn.Module):
+    """From words and regions to the logits of all answers, and the attention weights."""
+
+    def __init__(self, answerer: AnswererModel) -> None:
+        super().__init__()
+        self.answerer = answerer
+        answerer.question.lstm = UnrolledLSTM(answerer.question.lstm)  # type: ignore[assignment]
+
+    def forward(
+        self, words: Tensor, features: Tensor | None = None, boxes: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The logits (Q, A), the weights of the words (Q, T), and those of the regions (Q, N)."""
+        given = self.answerer.answer(words, words != BOUNDARY, features, boxes)
+        return tuple(part for part in given if part is not None)
+
+
+class UnrolledLSTM(nn.Module):
+    """An LSTM of one layer as plain products: its weights are then found in `model.safetensors`."""
+
+    def __init__(self, lstm: nn.LSTM) -> None:
+        super().__init__()
+        weights = dict(lstm.named_parameters())
+        self.input, self.state = weights["weight_ih_l0"], weights["weight_hh_l0"]
+        self.shift = nn.ParameterList([weights["bias_ih_l0"], weights["bias_hh_l0"]])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """(Q, T, D) to the states after each word, (Q, T, D)."""
+        given = x @ self.input.t() + self.shift[0] + self.shift[1]
+        weight = self.state.t()
+        state = memory = torch.zeros_like(given[:, 0, : len(weight)])
+        states = []
+        for step in given.unbind(1):
+            gates = step + state @ weight
+            enter, forget, value, leave = gates.chunk(4, -1)
+            memory = forget.sigmoid() * memory + enter.sigmoid() * value.tanh()
+            state = leave.sigmoid() * memory.tanh()
+            states.append(state)
+        return torch.stack(states, 1), None
+
+
 class EncoderGraph(nn.Module):
     """From regions to keys and values."""
 
-    def __init__(self, captioner: Captioner) -> None:
-        """Takes the captioner; of one of pixels, the part behind the backbone counts."""
+    def __init__(self, captioner: CaptionerModel) -> None:
         super().__init__()
         encoder = captioner.encoder
         regions = encoder.regions if isinstance(encoder, PhotoEncoder) else encoder
@@ -69,28 +128,33 @@ class EncoderGraph(nn.Module):
         self, features: Tensor, mask: Tensor, boxes: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The keys in every layer, then the values."""
-        memory = zero_padding(self.encoder(features, boxes, mask), mask)
-        keys, values = [], []
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            key, value = layer.cross_attention._key_value(memory, mask)
-            keys.append(key)
-            values.append(value)
-        return *keys, *values
+        memory = self.encoder(features, boxes, mask)
+        return _remembered(memory, mask, self.layers)
+
+
+def _remembered(memory: Tensor, mask: Tensor, layers: nn.ModuleList) -> tuple[Tensor, ...]:
+    """The keys of a memory in every layer of a decoder, then the values."""
+    memory = zero_padding(memory, mask)
+    keys, values = [], []
+    for layer in layers:
+        assert isinstance(layer, DecoderLayer)
+        key, value = layer.cross_attention._key_value(memory, mask)
+        keys.append(key)
+        values.append(value)
+    return *keys, *values
 
 
 class DecoderGraph(nn.Module):
-    """One more word of every caption.
+    """Appends one word to every caption.
 
     Note: this is `WordDecoder.step` for a graph, which cannot write into buffers: keys and values
         are appended, and position and view are given from outside.
     """
 
-    def __init__(self, captioner: Captioner) -> None:
-        """Takes the captioner."""
+    def __init__(self, model: CaptionerModel | TranslatorModel) -> None:
         super().__init__()
-        assert isinstance(captioner.decoder, WordDecoder)
-        self.decoder = captioner.decoder
+        assert isinstance(model.decoder, WordDecoder)
+        self.decoder = model.decoder
 
     def forward(
         self,
@@ -104,7 +168,7 @@ class DecoderGraph(nn.Module):
         mask: Tensor,
     ) -> tuple[Tensor, ...]:
         """The logits, the attention, the grown keys in every layer, then the grown values."""
-        decoder, told = self.decoder, list[Tensor]()
+        decoder, weights = self.decoder, list[Tensor]()
         cache = _GrowingCache(list(word_keys), list(word_values), _view(seen))
         width = decoder.embed.embedding_dim
         where = sinusoidal(position.to(torch.float32).unsqueeze(0), width)  # (1, D)
@@ -113,10 +177,12 @@ class DecoderGraph(nn.Module):
             assert isinstance(layer, DecoderLayer)
             regions = region_keys[index], region_values[index], mask
             x = layer.self_residual(x, partial(_to_words, layer.self_attention, cache, index))
-            x = layer.cross_residual(x, partial(_to_regions, layer.cross_attention, regions, told))
+            x = layer.cross_residual(
+                x, partial(_to_regions, layer.cross_attention, regions, weights)
+            )
             x = layer.feedforward_residual(x, layer.feedforward)
         logits = decoder.logits(decoder.norm(x))
-        return logits, told[-1].mean(1), *cache.keys, *cache.values
+        return logits, weights[-1].mean(1), *cache.keys, *cache.values
 
 
 class _GrowingCache(NamedTuple):
@@ -141,70 +207,135 @@ def _to_words(attention: MultiHeadAttention, cache: _GrowingCache, layer: int, x
 def _to_regions(
     attention: MultiHeadAttention,
     regions: tuple[Tensor, Tensor, Tensor],
-    told: list[Tensor],
+    weights: list[Tensor],
     x: Tensor,
 ) -> Tensor:
     """Attends from the words `x`, (B, W, D), to keys and values, and appends the weights."""
     key, value, mask = regions
-    told.append(attention.attend.maps(attention._query(x, None), key, mask=mask).weights)
-    return attention._join(told[-1] @ value)
+    weights.append(attention.attend.maps(attention._query(x, None), key, mask=mask).weights)
+    return attention._join(weights[-1] @ value)
 
 
 def _view(seen: Tensor) -> Tensor:
-    """(B, 1, W, S + W) what is added to scores, as a caption also sees its own new word."""
+    """(B, 1, W, S + W) a mask to add to scores; a caption also sees its own new word."""
     slots = torch.arange(seen.shape[1])
     own = slots.unsqueeze(0) == slots.unsqueeze(1)
     visible = torch.cat((seen, own.expand(seen.shape[0], -1, -1)), -1)
     return torch.where(visible.unsqueeze(1), 0.0, -math.inf)
 
 
+class Graph(NamedTuple):
+    """A graph to write."""
+
+    module: nn.Module
+    inputs: list[str]
+    outputs: list[str]
+    example: Example
+
+
 def write_graphs(
-    captioner: Captioner, config: CaptionerConfig, folder: Path
+    model: nn.Module, config: Any, folder: Path
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Writes `encoder.onnx` and `decoder.onnx`, and for a model of pixels `backbone.onnx`.
+    """Writes the graphs of a captioner, a translator or an answerer.
 
     Args:
-        captioner: The model, in single precision and evaluation mode; stays as it is.
+        model: The model, in single precision and evaluation mode; it is not changed.
         config: What it was built from.
         folder: Where to.
 
     Returns:
-        inputs: The names of what each graph takes, by file.
-        outputs: The names of what each graph returns, by file.
+        inputs: The names of each graph's inputs, by file.
+        outputs: The names of each graph's outputs, by file.
 
     Raises:
         ValueError: The model is too large for a file.
     """
-    captioner = deepcopy(captioner)
-    for module in captioner.modules():
+    model = deepcopy(model)
+    for module in model.modules():
         if isinstance(module, Attend):
             module.backend = "explicit"  # the fused one with a bias has no free shapes in ONNX
-    layers = config.layers
-    regions = layer_names("region", layers)
-    inputs = {
-        ENCODER: ["features", "mask", *(["boxes"] if config.geometry != "none" else [])],
-        DECODER: ["words", "position", "seen", *layer_names("word", layers), *regions, "mask"],
-    }
-    outputs = {
-        ENCODER: regions,
-        DECODER: ["logits", "attention", *layer_names("grown", layers)],
-    }
-    examples = {ENCODER: _encoder_example(config), DECODER: _decoder_example(config)}
-    graphs: dict[str, nn.Module] = {
-        ENCODER: EncoderGraph(captioner),
-        DECODER: DecoderGraph(captioner),
+    if isinstance(model, CaptionerModel):
+        graphs = _captioner_graphs(model, config)
+    elif isinstance(model, TranslatorModel):
+        graphs = _translator_graphs(model, config)
+    else:
+        assert isinstance(model, AnswererModel)
+        graphs = {ANSWERER: _answerer_graph(model, config)}
+    for name, graph in graphs.items():
+        write_graph(graph.module.eval(), graph.example, graph.inputs, graph.outputs, folder / name)
+    return (
+        {name: graph.inputs for name, graph in graphs.items()},
+        {name: graph.outputs for name, graph in graphs.items()},
+    )
+
+
+def _captioner_graphs(captioner: CaptionerModel, config: CaptionerConfig) -> dict[str, Graph]:
+    regions = layer_names("region", config.layers)
+    boxes = ["boxes"] if config.geometry != "none" else []
+    graphs = {
+        ENCODER: Graph(
+            EncoderGraph(captioner),
+            ["features", "mask", *boxes],
+            regions,
+            _encoder_example(config),
+        ),
+        DECODER: _decoder_graph(captioner, config),
     }
     if isinstance(captioner.encoder, PhotoEncoder):
         fold_norms(captioner.encoder)
-        graphs[BACKBONE] = BackboneGraph(captioner.encoder.backbone)
-        inputs[BACKBONE], outputs[BACKBONE] = ["images"], ["features"]
-        examples[BACKBONE] = _backbone_example(config)
-    for name, graph in graphs.items():
-        write_graph(graph.eval(), examples[name], inputs[name], outputs[name], folder / name)
-    return inputs, outputs
+        backbone = BackboneGraph(captioner.encoder.backbone)
+        graphs[BACKBONE] = Graph(backbone, ["images"], ["features"], _backbone_example(config))
+    return graphs
 
 
-# Tracing keeps what holds for its example, so no number of these may be 0, 1 or twice the same.
+def _translator_graphs(translator: TranslatorModel, config: TranslatorConfig) -> dict[str, Graph]:
+    sentences, words = torch.export.Dim("images"), torch.export.Dim("regions")
+    shape = (_IMAGES, _REGIONS)
+    source = torch.ones(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool)
+    encoder = Graph(
+        SentenceGraph(translator),
+        ["source", "mask"],
+        layer_names("region", config.layers),
+        (source, ({0: sentences, 1: words},) * 2),
+    )
+    return {ENCODER: encoder, DECODER: _decoder_graph(translator, config)}
+
+
+def _decoder_graph(
+    model: CaptionerModel | TranslatorModel, config: CaptionerConfig | TranslatorConfig
+) -> Graph:
+    layers = config.layers
+    return Graph(
+        DecoderGraph(model),
+        [
+            *("words", "position", "seen"),
+            *layer_names("word", layers),
+            *layer_names("region", layers),
+            "mask",
+        ],
+        ["logits", "attention", *layer_names("grown", layers)],
+        _decoder_example(config),
+    )
+
+
+def _answerer_graph(answerer: AnswererModel, config: AnswererConfig) -> Graph:
+    questions, regions = torch.export.Dim("questions"), torch.export.Dim("regions")
+    inputs = ["words"]
+    arguments = [torch.ones(_IMAGES, config.max_length, dtype=torch.long)]
+    free = [{0: questions}]
+    if config.regions != "none":
+        inputs.append("features")
+        arguments.append(torch.zeros(_IMAGES, _REGIONS, config.feature_dim))
+        free.append({0: questions, 1: regions})
+    if answerer.needs_boxes:
+        inputs.append("boxes")
+        arguments.append(torch.full((_IMAGES, _REGIONS, 4), 0.5))
+        free.append({0: questions, 1: regions})
+    outputs = ["logits", "word_weights", *(["region_weights"] if len(inputs) > 1 else [])]
+    return Graph(AnswererGraph(answerer), inputs, outputs, (tuple(arguments), tuple(free)))
+
+
+# Tracing hard-codes sizes that are 0, 1 or equal in its example, so these are larger and distinct.
 _IMAGES, _CAPTIONS, _REGIONS, _SLOTS = 2, 3, 5, 7
 
 
@@ -222,7 +353,7 @@ def _encoder_example(config: CaptionerConfig) -> Example:
     return tuple(arguments), ({0: images, 1: regions},) * len(arguments)
 
 
-def _decoder_example(config: CaptionerConfig) -> Example:
+def _decoder_example(config: CaptionerConfig | TranslatorConfig) -> Example:
     names = ("images", "regions", "captions", "slots")
     images, regions, captions, slots = (torch.export.Dim(name) for name in names)
 

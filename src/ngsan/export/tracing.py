@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 OPSET = 18
-"""Version of the ONNX operators: the one that PyTorch's own translations are written in."""
+"""Version of the ONNX operators, the one that PyTorch exports to without conversion."""
 
 Example = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""Arguments of a graph, and in their place which axes are free."""
+"""Arguments of a graph, and for each its dynamic axes."""
 
 _LARGEST = 2**31 - 2**20
-"""Most bytes of weights in a file; the format cannot hold 2 GiB."""
+"""Largest size of the weights in a file, in bytes; the format cannot hold 2 GiB."""
 
 
 def write_graph(
@@ -28,9 +28,9 @@ def write_graph(
     Args:
         graph: The module, in evaluation mode.
         example: What to trace it with.
-        inputs: Names of what it takes.
-        outputs: Names of what it returns.
-        path: Where to.
+        inputs: Names of its inputs.
+        outputs: Names of its outputs.
+        path: The file to write.
 
     Raises:
         ValueError: It is too large for a file.
@@ -59,7 +59,7 @@ def write_graph(
 
 
 def _forget_origin(model: Any) -> None:
-    """Takes out the source lines and file paths of this machine that tracing noted at each node."""
+    """Removes the source lines and file paths of this machine that tracing stored in each node."""
     values = [*model.graph.inputs, *model.graph.initializers.values()]
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
@@ -70,16 +70,16 @@ def _forget_origin(model: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what PyTorch's exporter says of every model alike, and nothing else."""
-    # It misses torchvision, of which nothing is used here.
+    """Silences warnings that PyTorch's exporter prints for every model, and nothing else."""
+    # It reports that torchvision is missing, which is not used here.
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # PyTorch copies objects of its own whose class it is about to retire.
+            # PyTorch copies objects of a class of its own that is deprecated.
             warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
-            # That inputs share an axis is the point: `images` is the same number everywhere.
+            # Inputs share axes on purpose: `images` is the same number everywhere.
             warnings.filterwarnings("ignore", ".*shares the same shape constraints", UserWarning)
             yield
     finally:

@@ -1,39 +1,35 @@
-"""How sure a score is, and whether two differ, from statistics that add up (see `metric`).
+"""Confidence intervals and significance tests from statistics that add up over images.
 
 Shape legend: I images, K statistics of a metric, S scores of a metric, R resampled sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PairedTest", "compare", "intervals"]
-
 Floats = NDArray[np.float64]
 Score = Callable[[Floats], Floats]
-"""From sums of statistics (..., K) to scores (..., S)."""
+"""Maps sums of statistics (..., K) to scores (..., S)."""
 
-_AT_ONCE = 4_000_000  # random numbers held at a time
-# Two sums of the same numbers in another order may differ by this much of the sum of scores.
+_CHUNK = 4_000_000  # random numbers in memory at a time
+# Sums in another order may differ by this share of the sum of the scores.
 _ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """How the scores of one metric differ between two systems."""
+    """Difference between two systems in the scores of one metric."""
 
     differences: Floats
     """(S,) First minus second."""
-
     intervals: Floats
-    """(S, 2) Percentile interval of the difference from paired resampling."""
-
+    """(S, 2) Percentile interval of the difference, from paired resampling."""
     p: Floats
-    """(S,) Two-sided p of approximate randomisation."""
+    """(S,) Two-sided p-value of approximate randomisation."""
 
 
 def intervals(
@@ -46,17 +42,17 @@ def intervals(
 ) -> list[Floats]:
     """Percentile-bootstrap intervals of the scores of several metrics.
 
-    Images are drawn with replacement, as many as there are. All metrics see the same draws.
+    I images are drawn with replacement, the same ones for all metrics.
 
     Args:
         rows: Statistics (I, K) of each metric, for the same images.
-        scores: The formula of each metric.
+        scores: Score function of each metric.
         resamples: Number R of resampled sets.
         level: Share of the resampled scores within the interval.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
 
     Returns:
-        For each metric the ends (S, 2) of its scores' intervals.
+        For each metric the limits (S, 2) of its scores' intervals.
     """
     _check(resamples, level)
     totals = _resampled_totals(rows, resamples, seed) if rows else []
@@ -74,9 +70,9 @@ def compare(
 ) -> list[PairedTest]:
     """Tests for each of several metrics whether two systems differ on the same images.
 
-    The p-value is that of approximate randomisation: were the systems alike, each image's two
-    captions could be swapped. Of R random swaps, each image's with chance 1/2, count those that
-    give a difference at least as large as the true one in either direction; then
+    The p-value is that of approximate randomisation. If the systems were equal, each image's two
+    captions could be swapped. Each of R trials swaps the captions of each image with probability
+    1/2; with `count` the trials whose absolute difference is at least the observed one,
     p = (count + 1) / (R + 1).
 
     The interval comes from drawing images with replacement, the same ones for both systems.
@@ -84,20 +80,20 @@ def compare(
     Args:
         first: Statistics (I, K) of each metric for the first system.
         second: The same for the second system, image by image.
-        scores: The formula of each metric.
+        scores: Score function of each metric.
         resamples: Number R of random swaps, and of resampled sets.
         level: Share of the resampled differences within the interval.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
 
     Returns:
-        One result for each metric.
+        One result per metric.
     """
     _check(resamples, level)
     for ours, theirs in zip(first, second, strict=True):
         if ours.shape != theirs.shape:
             raise ValueError(
-                f"statistics of shapes {ours.shape} and {theirs.shape} cannot be compared; score "
-                "both systems on the same images with the same metric"
+                f"cannot compare statistics of shapes {ours.shape} and {theirs.shape}; score both "
+                "systems on the same images with the same metric"
             )
     drawn = _resampled_totals([*first, *second], resamples, seed)
     moved = _swapped_totals([b - a for a, b in zip(first, second, strict=True)], resamples, seed)
@@ -115,22 +111,21 @@ def compare(
 
 
 def _check(resamples: int, level: float) -> None:
-    """Refuses impossible settings."""
     if resamples < 1:
-        raise ValueError(f"resamples is {resamples}; give at least 1, or ask for no interval")
+        raise ValueError(f"resamples is {resamples}, but must be at least 1")
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; give a share between 0 and 1, such as 0.95")
+        raise ValueError(f"level is {level}, but must be between 0 and 1, such as 0.95")
 
 
 def _percentiles(samples: Floats, level: float) -> Floats:
-    """Ends (S, 2) of the interval that holds the middle of the samples (R, S)."""
+    """Limits (S, 2) of the central interval of the samples (R, S)."""
     tail = (1 - level) / 2
     ends: Floats = np.quantile(samples, (tail, 1 - tail), axis=0).T
     return ends
 
 
 def _resampled_totals(rows: Sequence[Floats], resamples: int, seed: int) -> list[Floats]:
-    """For each metric the sums (R, K) of its statistics over resampled images."""
+    """Sums (R, K) of each metric's statistics over resampled images."""
     images = len(rows[0])
     random = np.random.default_rng([seed, 0])
 
@@ -142,7 +137,7 @@ def _resampled_totals(rows: Sequence[Floats], resamples: int, seed: int) -> list
 
 
 def _swapped_totals(rows: Sequence[Floats], resamples: int, seed: int) -> list[Floats]:
-    """For each metric the sums (R, K) of its statistics over a random half of the images."""
+    """Sums (R, K) of each metric's statistics over a random half of the images."""
     images = len(rows[0])
     random = np.random.default_rng([seed, 1])
 
@@ -153,15 +148,10 @@ def _swapped_totals(rows: Sequence[Floats], resamples: int, seed: int) -> list[F
 
 
 def _totals(rows: Sequence[Floats], resamples: int, draws: Callable[[int], Floats]) -> list[Floats]:
-    """Sums the rows of all metrics with the weights (size, I) that `draws` gives, in chunks."""
+    """Sums the rows of all metrics with weights (size, I) from `draws`, in chunks."""
     whole = np.concatenate(rows, axis=1)  # (I, sum of K)
-    sums = [draws(size) @ whole for size in _chunks(resamples, len(whole))]
+    chunk = max(1, _CHUNK // len(whole))
+    sizes = (min(chunk, resamples - done) for done in range(0, resamples, chunk))
+    sums = [draws(size) @ whole for size in sizes]
     borders = np.cumsum([each.shape[1] for each in rows])[:-1]
     return np.split(np.concatenate(sums), borders, axis=1)
-
-
-def _chunks(resamples: int, images: int) -> Iterator[int]:
-    """Sizes that add up to the number of resampled sets and keep memory bounded."""
-    most = max(1, _AT_ONCE // images)
-    for done in range(0, resamples, most):
-        yield min(most, resamples - done)

@@ -1,4 +1,4 @@
-"""How varied captions are, without looking at references."""
+"""Diversity of captions, measured without references."""
 
 from __future__ import annotations
 
@@ -6,44 +6,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from ngsan.text.endings import BAD_ENDINGS
-
-__all__ = ["Diversity", "measure_diversity"]
+from ngsan.text.vocabulary import BAD_ENDINGS
 
 
 @dataclass(frozen=True)
 class Diversity:
-    """Figures about a set of captions; shares are between 0 and 1."""
+    """Statistics of a set of captions; shares are between 0 and 1."""
 
     captions: int
     """Number of captions."""
-
     mean_length: float
-    """Mean number of words of a caption."""
-
-    shortest: int
-    """Fewest words of a caption."""
-
-    longest: int
-    """Most words of a caption."""
-
+    """Mean number of words per caption."""
+    min_length: int
+    """Number of words of the shortest caption."""
+    max_length: int
+    """Number of words of the longest caption."""
     vocabulary: int
-    """Number of different words in all captions."""
-
+    """Number of distinct words."""
     distinct: float
-    """Different captions, compared as words, for each caption."""
-
+    """Share of distinct captions, compared as words."""
     novel: float | None
-    """Share of captions that, compared as words, are no training caption; None without those."""
-
+    """Share of captions that are not training captions; None if those are not given."""
     bad_endings: float
-    """Share of captions whose last word is one of `BAD_ENDINGS`; an empty caption has none."""
-
+    """Share of captions whose last word is in `BAD_ENDINGS`."""
     distinct_1: float
-    """Different words for each word, over all captions together; 0 when there are no words."""
-
+    """Distinct words divided by words, over all captions; 0 without words."""
     distinct_2: float
-    """Different pairs of neighbouring words for each such pair, likewise."""
+    """Distinct bigrams divided by bigrams; 0 without bigrams."""
 
 
 def measure_diversity(
@@ -53,15 +42,11 @@ def measure_diversity(
 
     Args:
         captions: The words of each caption.
-        training: The words, cut by the same tokenizer, of each caption that the captioner was
-            trained on. It is read once and not kept.
-
-    Raises:
-        ValueError: There are no captions.
+        training: The words of each training caption, from the same tokenizer; read once.
     """
     words = [tuple(caption) for caption in captions]
     if not words:
-        raise ValueError("there are no captions to measure; give at least one")
+        raise ValueError("no captions to measure; pass at least one")
     lengths = [len(caption) for caption in words]
     different = set(words)
     vocabulary = set(chain.from_iterable(words))
@@ -73,8 +58,8 @@ def measure_diversity(
     return Diversity(
         captions=len(words),
         mean_length=sum(lengths) / len(words),
-        shortest=min(lengths),
-        longest=max(lengths),
+        min_length=min(lengths),
+        max_length=max(lengths),
         vocabulary=len(vocabulary),
         distinct=len(different) / len(words),
         novel=novel,

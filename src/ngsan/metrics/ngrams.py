@@ -1,8 +1,8 @@
-"""N-grams of a whole set of captions, as arrays: counted once, read by BLEU and CIDEr.
+"""N-grams of a set of captions as arrays: counted once, used by BLEU and CIDEr.
 
-Words become ids, and an n-gram becomes the rank of the pair (its first n - 1 words, its last word)
-among all such pairs. So every n-gram has a small code of its own, whatever the size of the
-vocabulary, and nothing depends on a hash.
+A word becomes an id. An n-gram becomes the rank of the pair (its first n - 1 words, its last word)
+among all such pairs. So every n-gram has a small code, whatever the size of the vocabulary, and
+nothing depends on a hash.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["END", "ORDERS", "Entries", "NgramTable", "Order", "WordStream", "distinct"]
-
 ORDERS = 4
-"""The longest n-grams that are counted: 4 words."""
+"""Length of the longest n-grams."""
 
 END = ""
-"""Stands for the end of the sentence where that counts as a word; no true word is empty."""
+"""The end of the sentence where it counts as a word; no real word is empty."""
 
 Ints = NDArray[np.int64]
 
@@ -35,20 +33,18 @@ class _Ids(dict[str, int]):
 
 @dataclass(frozen=True)
 class WordStream:
-    """The words of many captions in a row."""
+    """The words of many captions, concatenated."""
 
     words: tuple[str, ...]
-    """The different words by id; the first is `END`, whether it is used or not."""
-
+    """The distinct words by id; the first is `END`, whether it is used or not."""
     ids: Ints
-    """(words of all captions,) The id at each position."""
-
+    """(positions,) Word id at each position."""
     lengths: Ints
-    """(captions,) Number of words, with the end of the sentence if that is counted."""
+    """(captions,) Number of words, including the end of the sentence if it counts."""
 
     @classmethod
     def read(cls, captions: Iterable[Sequence[str]], *, end: bool) -> WordStream:
-        """Numbers the words, and cuts those with a white space inside as the COCO tools do."""
+        """Numbers the words; words with inner white space are split, as in the COCO tools."""
         numbers = _Ids({END: 0})
         ids: list[int] = []
         lengths: list[int] = []
@@ -61,29 +57,26 @@ class WordStream:
         return cls(tuple(numbers), np.array(ids, np.int64), np.array(lengths, np.int64))
 
     def captions(self) -> Ints:
-        """Number of the caption at each position."""
+        """(positions,) Index of the caption."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def room(self) -> Ints:
-        """Number of words from each position to the end of its caption, itself included."""
+        """(positions,) Number of words from here to the end of the caption, inclusive."""
         return np.repeat(np.cumsum(self.lengths), self.lengths) - np.arange(len(self.ids))
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Which n-grams a list of captions has: a sparse matrix, sorted by caption, then by code."""
+    """N-gram counts of captions: a sparse matrix, sorted by caption, then by code."""
 
     caption: Ints
-    """Number of the caption."""
-
+    """Index of the caption."""
     code: Ints
     """Code of the n-gram."""
-
     count: Ints
-    """How often it occurs there."""
+    """How often the caption has the n-gram."""
 
     def __getitem__(self, part: slice) -> Entries:
-        """A part of the entries."""
         return Entries(self.caption[part], self.code[part], self.count[part])
 
 
@@ -92,22 +85,17 @@ class Order:
     """The n-grams of one length n."""
 
     first: Ints
-    """(codes,) Code of the first n - 1 words among the n-grams of that length; 0 when n = 1."""
-
+    """(codes,) Code of the first n - 1 words among the n-grams of that length; 0 if n = 1."""
     last: Ints
     """(codes,) Id of the last word."""
-
     hypotheses: Entries
-    """Of the captions, numbered by image."""
-
+    """N-grams of the captions, one caption per image."""
     references: Entries
-    """Of all references, numbered in a row."""
-
+    """N-grams of all references, numbered consecutively."""
     in_hypothesis: Ints
-    """(matches,) Place in `hypotheses` of an n-gram that a caption shares with a reference."""
-
+    """(matches,) Index in `hypotheses` of an n-gram that a caption shares with a reference."""
     in_reference: Ints
-    """(matches,) The place in `references` of the same n-gram."""
+    """(matches,) Index in `references` of the same n-gram."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +103,13 @@ class NgramTable:
     """All n-grams of captions and references."""
 
     words: tuple[str, ...]
-    """The different words by id."""
-
+    """The distinct words by id."""
     lengths: Ints
     """(images,) Number of words of each caption."""
-
     reference_lengths: Ints
     """(references,) Number of words of each reference."""
-
     reference_image: Ints
-    """(references,) Number of the image that a reference belongs to."""
-
+    """(references,) Index of the image of each reference."""
     orders: tuple[Order, ...]
     """The n-grams of 1 to 4 words."""
 
@@ -165,10 +149,10 @@ class NgramTable:
 
 
 def distinct(keys: Ints) -> tuple[Ints, Ints]:
-    """The different keys in order, and how often each is there.
+    """The distinct keys in order, and the count of each.
 
-    As `np.unique`, and several times faster for what is nearly sorted: keys that begin with the
-    number of a caption or an image.
+    Like `np.unique`, but several times faster for nearly sorted keys, such as keys that start with
+    the index of a caption or an image.
     """
     keys = np.sort(keys, kind="stable")
     new = np.ones(len(keys), np.bool_)
@@ -177,35 +161,48 @@ def distinct(keys: Ints) -> tuple[Ints, Ints]:
     return keys[first], np.diff(first, append=len(keys))
 
 
-def _orders(stream: WordStream, owners: Ints, images: int) -> Iterator[Order]:
-    """Counts the n-grams of 1, 2, 3 and 4 words."""
-    caption, room = stream.captions(), stream.room()
-    start = np.arange(len(stream.ids))  # where the n-grams of the current length begin
-    pairs, code = np.arange(len(stream.words)), stream.ids  # a word is its own code
+def count_ngrams(ids: Ints, lengths: Ints, size: int) -> Iterator[tuple[Ints, Entries]]:
+    """Counts the n-grams of 1, 2, 3 and 4 words in each caption.
+
+    Args:
+        ids: Word ids of all captions, concatenated.
+        lengths: Number of words of each caption.
+        size: Number of words in the vocabulary.
+
+    Yields:
+        For each n, the distinct n-grams in order, as code of the first n - 1 words * `size` + last
+        word; and their counts by caption. The code of an n-gram is its index; that of a single
+        word is the word's id.
+    """
+    caption = np.repeat(np.arange(len(lengths)), lengths)
+    room = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(ids))
+    start = np.arange(len(ids))  # where the n-grams of the current length start
+    pairs, code = np.arange(size), ids
     for n in range(1, ORDERS + 1):
         if n > 1:
             fits = room[start] >= n
             start, code = start[fits], code[fits]
-            pairs, code = np.unique(
-                code * len(stream.words) + stream.ids[start + n - 1], return_inverse=True
-            )
+            pairs, code = np.unique(code * size + ids[start + n - 1], return_inverse=True)
         codes = max(1, len(pairs))
         keys, count = distinct(caption[start] * codes + code)
-        entries = Entries(*np.divmod(keys, codes), count)
+        yield pairs, Entries(*np.divmod(keys, codes), count)
+
+
+def _orders(stream: WordStream, owners: Ints, images: int) -> Iterator[Order]:
+    """N-grams of captions and references; the captions of the images come first in the stream."""
+    size = len(stream.words)
+    for pairs, entries in count_ngrams(stream.ids, stream.lengths, size):
+        codes = max(1, len(pairs))
         border = int(np.searchsorted(entries.caption, images))
-        rest = entries[border:]
+        hypotheses, rest = entries[:border], entries[border:]
         references = Entries(rest.caption - images, rest.code, rest.count)
+        keys = hypotheses.caption * codes + hypotheses.code
         wanted = owners[references.caption] * codes + references.code
-        yield Order(
-            *np.divmod(pairs, len(stream.words)),
-            entries[:border],
-            references,
-            *_matches(keys[:border], wanted),
-        )
+        yield Order(*np.divmod(pairs, size), hypotheses, references, *_matches(keys, wanted))
 
 
 def _matches(keys: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """Places in the sorted keys and in `wanted` of what both have; (matches,) each."""
+    """Indices in the sorted keys and in `wanted` of the keys that both have; (matches,) each."""
     if not len(keys):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     place = np.searchsorted(keys, wanted)

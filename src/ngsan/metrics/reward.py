@@ -1,11 +1,11 @@
-"""Rewards of sampled captions, on the device: CIDEr-D and BLEU-4 on word ids.
+"""Rewards of sampled captions, computed on the device: CIDEr-D and BLEU-4 on word ids.
 
-A reward is called in every step of self-critical training. It reads nothing back from the device,
-so it neither waits for it nor keeps it waiting, and it can be captured in a CUDA graph. The
-scores for reports are elsewhere, in `ngsan.metrics.cider` and `ngsan.metrics.bleu`.
+Every step of self-critical training calls a reward. It never reads a value back from the device,
+so it does not synchronise and can be captured in a CUDA graph. `ngsan.metrics.cider` and
+`ngsan.metrics.bleu` compute the scores for reports.
 
-Shapes: `B` images, `S` captions an image, `T` words, `R` most references of an image. The axis of
-size 4 is the order of the n-grams, less one.
+Shapes: `B` images, `S` captions per image, `T` words, `R` maximum references per image. The axis
+of size 4 is the order of the n-grams, minus one.
 """
 
 from abc import ABC, abstractmethod
@@ -15,68 +15,65 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ngsan.metrics.reward_ngrams import ORDERS, NgramDocuments
-from ngsan.metrics.reward_references import Matches, References
+from ngsan.metrics.ngrams import ORDERS
+from ngsan.metrics.reward_references import Matches, NgramDocuments, References
 
 __all__ = ["Bleu4Reward", "CiderDReward", "MixedReward", "NgramDocuments", "References", "Reward"]
 
-MOST_ELEMENTS = 2**25
-"""Elements of the largest tensor a reward makes; more captions are gone through in parts."""
+MAX_ELEMENTS = 2**25
+"""Elements of the largest tensor in a reward; larger batches are processed in parts."""
 
 
 class Reward(nn.Module, ABC):
     """A score of captions against the references of their images.
 
     Attributes:
-        references: The references; they move together with the reward.
+        references: The references of all images; rewards may share them. They move to a device
+            together with the reward.
     """
 
     def __init__(self, references: References) -> None:
-        """Takes the references.
-
-        Args:
-            references: Of all images that the reward is asked about. Rewards may share them.
-        """
         super().__init__()
         self.references = references
 
     @abstractmethod
     def score(self, matches: Matches) -> Tensor:
-        """The score of matched captions, (B, S)."""
+        """Scores of matched captions, (B, S)."""
 
     @torch.no_grad()
     def forward(self, images: Tensor, captions: Tensor) -> Tensor:
         """Scores captions.
 
         Args:
-            images: (B,) places of the images among those that the references were built of.
-            captions: (B, S, T) or (B, T) word ids below the vocabulary's size, without a
-                boundary at the beginning. The first boundary ends a caption; what follows it is
-                not looked at. A caption without one was cut off: its end does not count.
-
-        Ids that there are not are refused on the CPU; a GPU would have to be waited for.
+            images: (B,) indices of the images in the references.
+            captions: (B, S, T) or (B, T) word ids below the vocabulary size, without a leading
+                boundary. The first boundary ends a caption; later ids are ignored. A caption
+                without a boundary is incomplete: its end does not count.
 
         Returns:
             (B, S) or (B,) scores in single precision, in the score's natural units.
+
+        Raises:
+            ValueError: The shapes do not match, or, on the CPU only, an id is out of range.
         """
         if images.ndim != 1 or captions.ndim not in (2, 3) or len(images) != len(captions):
             raise ValueError(
-                f"images {tuple(images.shape)} and captions {tuple(captions.shape)} do not fit; "
-                "they are (B,) and (B, S, T), or (B,) and (B, T)"
+                f"images {tuple(images.shape)} and captions {tuple(captions.shape)} do not "
+                "match: expected (B,) and (B, S, T), or (B,) and (B, T)"
             )
         if 0 in captions.shape:
-            raise ValueError(f"captions {tuple(captions.shape)} are empty; leave the call out")
+            raise ValueError(f"captions {tuple(captions.shape)} are empty")
         for name, ids in (("images", images), ("captions", captions)):
             if ids.is_floating_point() or ids.dtype == torch.bool:
-                raise ValueError(f"{name} are ids, which are integers, not {ids.dtype}")
-        if captions.device.type == "cpu":  # a device would have to be waited for
+                raise ValueError(f"{name} must be integer ids, not {ids.dtype}")
+        if captions.device.type == "cpu":  # on a device this would synchronise
             self._check_ids(images, captions)
         if captions.ndim == 2:
             return self._score(images, captions.unsqueeze(1)).squeeze(1)
         return self._score(images, captions)
 
     def _check_ids(self, images: Tensor, captions: Tensor) -> None:
-        """Refuses ids that there are not."""
+        """Rejects out-of-range ids."""
         prepared = self.references
         for name, ids, most in (
             ("image", images, len(prepared.first_reference) - 1),
@@ -85,14 +82,14 @@ class Reward(nn.Module, ABC):
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= most:
                 wrong = low if low < 0 else high
-                raise ValueError(f"{name} {wrong} is not among 0 to {most - 1}")
+                raise ValueError(f"{name} {wrong} is out of range: 0 to {most - 1}")
 
     def _score(self, images: Tensor, captions: Tensor) -> Tensor:
-        """Scores (B, S, T) in parts that are not too large."""
-        samples, longest = captions.shape[1:]
-        of_caption = ORDERS * longest * max(longest + ORDERS, self.references.most_references)
-        at_once = max(1, MOST_ELEMENTS // of_caption)
-        step = max(1, MOST_ELEMENTS // (of_caption * samples + self.references.most_ngrams))
+        """Scores (B, S, T) in parts of bounded size."""
+        samples, max_length = captions.shape[1:]
+        of_caption = ORDERS * max_length * max(max_length + ORDERS, self.references.most_references)
+        at_once = max(1, MAX_ELEMENTS // of_caption)
+        step = max(1, MAX_ELEMENTS // (of_caption * samples + self.references.most_ngrams))
         rows = []
         for start in range(0, len(images), step):
             some = slice(start, start + step)
@@ -107,9 +104,10 @@ class Reward(nn.Module, ABC):
 class CiderDReward(Reward):
     """CIDEr-D, from 0 to 10 (Vedantam et al., CVPR 2015).
 
-    Cosines of tf-idf vectors of n-grams, a caption's weights clipped at the reference's, with a
-    Gaussian penalty of the difference in length; the mean over the orders 1 to 4 and the
-    references, times 10. The length is the number of bigrams, as in the COCO tools.
+    The cosine of the n-gram tf-idf vectors of caption and reference, with the caption's weights
+    clipped at the reference's, times a Gaussian penalty of the difference in length; averaged over
+    orders 1 to 4 and references, times 10. The length is the number of bigrams, as in the COCO
+    tools.
     """
 
     squared_idf: Tensor
@@ -122,29 +120,28 @@ class CiderDReward(Reward):
         document_frequencies: NgramDocuments | None = None,
         sigma: float = 6.0,
     ) -> None:
-        """Weighs the references.
+        """Computes the weights of the references.
 
         Args:
-            references: Of all images that the reward is asked about.
-            document_frequencies: Of the split that tells how much an n-gram says; those of the
-                references where None.
+            references: The references of all images.
+            document_frequencies: Those of another split; None: those of the references.
             sigma: Width of the penalty, in bigrams.
         """
         super().__init__(references)
         if not sigma > 0:
-            raise ValueError(f"sigma must be above 0, not {sigma}; CIDEr-D has 6")
+            raise ValueError(f"sigma must be above 0, not {sigma}; CIDEr-D uses 6")
         self.sigma = sigma
         own = references.documents
         given = own if document_frequencies is None else document_frequencies
         if (given.vocab_size, given.end) != (own.vocab_size, own.end):
             raise ValueError(
                 f"document_frequencies have vocab_size {given.vocab_size} and end {given.end}, "
-                f"the references {own.vocab_size} and {own.end}; count both alike"
+                f"the references {own.vocab_size} and {own.end}; count both in the same way"
             )
         self.documents = given
         idf = given.inverse_frequencies()
         norms = references.squared_norms(idf if given is own else idf[given.translate(own)]).sqrt()
-        # A vector of length zero has no weights to compare: its cosines are zero.
+        # The cosine with a zero vector is zero.
         inverse = torch.where(norms > 0, 1 / norms, 0.0)
         self.register_buffer("squared_idf", idf.square().float(), persistent=False)
         self.register_buffer("inverse_norms", inverse.float(), persistent=False)
@@ -156,14 +153,14 @@ class CiderDReward(Reward):
             ids = self.documents.look_up(matches.words)
         tf, counts = matches.frequencies, matches.counts
         squared = self.squared_idf[ids] * matches.mask  # (B, S, 4, T)
-        # An n-gram that a caption has k times is met at k words: each adds a k-th.
+        # An n-gram with k occurrences in the caption is visited k times: each adds a k-th.
         norms = (tf * squared).sum(-1).sqrt()  # (B, S, 4)
         weights = (squared / tf).unsqueeze(-1)
         products = (torch.minimum(tf.unsqueeze(-1), counts) * counts * weights).sum(-2)
         inverse = self.inverse_norms[matches.reference].mT.unsqueeze(1)  # (B, 1, 4, R)
         cosines = products * inverse / torch.where(norms > 0, norms, 1.0).unsqueeze(-1)
-        # Bigrams are words less one. Not so in an empty caption, but that has no cosine to
-        # penalise, and neither has a reference that is not there.
+        # The number of bigrams is the number of words minus one. Not for an empty caption or
+        # padding, but their cosines are zero.
         gap = matches.lengths.unsqueeze(-1) - matches.reference_lengths.unsqueeze(1)
         penalty = (gap / self.sigma).square().mul(-0.5).exp()
         values = (cosines.sum(-2) * penalty).sum(-1)
@@ -173,12 +170,11 @@ class CiderDReward(Reward):
 class Bleu4Reward(Reward):
     """BLEU-4 of single captions, from 0 to 1, as the COCO tools define it for one image.
 
-    The geometric mean of the clipped precisions of orders 1 to 4, times a penalty where the
-    caption is shorter than the reference nearest to it in length, the shorter one of two.
+    The geometric mean of the clipped precisions of orders 1 to 4, times a penalty if the caption is
+    shorter than the reference of the closest length (the shorter of two equally close ones).
 
-    Note:
-        There is no smoothing to speak of: 1e-15 is added to the matches and 1e-9 to the
-        n-grams, so that a caption without a common 4-gram has a value near zero.
+    Note: there is hardly any smoothing. 1e-15 is added to the matches and 1e-9 to the n-grams, so a
+        caption without a common 4-gram has a value near zero.
     """
 
     def score(self, matches: Matches) -> Tensor:
@@ -187,11 +183,11 @@ class Bleu4Reward(Reward):
         clipped = torch.minimum(tf, matches.counts.amax(-1)) / tf * matches.mask
         correct = clipped.sum(-1)  # (B, S, 4)
         guessed = matches.mask.sum(-1)
-        # The product of four such quotients is below what single precision holds, its log is not.
+        # The product of four such quotients underflows in single precision, its log does not.
         logs = ((correct + 1e-15) / (guessed + 1e-9)).log().mean(-1)
         length = matches.lengths.unsqueeze(-1)
         others = matches.reference_lengths.unsqueeze(1)
-        distance = 2 * (others - length).abs() + (others > length)  # odd: longer than the caption
+        distance = 2 * (others - length).abs() + (others > length)  # odd: the reference is longer
         far = torch.iinfo(distance.dtype).max
         nearest = torch.where(matches.reference_mask.unsqueeze(1), distance, far).amin(-1)
         reference_length = matches.lengths + (nearest // 2) * (2 * (nearest % 2) - 1)
@@ -200,19 +196,18 @@ class Bleu4Reward(Reward):
 
 
 class MixedReward(Reward):
-    """A weighted sum of rewards that share their references, which are matched once."""
+    """A weighted sum of rewards that share their references, which are matched once.
+
+    Args:
+        parts: At least one pair of a weight and a reward, all with the same `References` object.
+    """
 
     def __init__(self, parts: Sequence[tuple[float, Reward]]) -> None:
-        """Takes weights and rewards.
-
-        Args:
-            parts: At least one pair of a weight and a reward, all with the same references.
-        """
         if not parts:
-            raise ValueError("a mixed reward has at least one part")
+            raise ValueError("a mixed reward needs at least one part")
         references = parts[0][1].references
         if any(part.references is not references for _, part in parts):
-            raise ValueError("the parts of a mixed reward share one References object")
+            raise ValueError("the parts of a mixed reward must share one References object")
         super().__init__(references)
         self.weights = tuple(weight for weight, _ in parts)
         self.parts = nn.ModuleList(part for _, part in parts)

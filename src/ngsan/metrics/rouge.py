@@ -1,4 +1,4 @@
-"""ROUGE-L, as the COCO tools compute it."""
+"""ROUGE-L as the COCO tools compute it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.metrics.captions import TokenizedCaptions
-from ngsan.metrics.metric import mean_of_rows, rows_of_values
-
-__all__ = ["RougeL", "common_subsequences"]
+from ngsan.metrics.captions import MeanMetric, TokenizedCaptions, rows_of_values
 
 _BETA = 1.2
-# To the COCO tools an empty caption is one empty word, so two empty captions are alike.
+# The COCO tools read an empty caption as one empty word, so two empty captions match.
 _EMPTY = ("",)
 
 
-class RougeL:
+class RougeL(MeanMetric):
     """F-score of the longest common subsequence of a caption and its references.
 
-    Precision is the largest share of the caption's words, and recall the largest share of a
-    reference's words, that a common subsequence covers; the two may come from different references.
-    Recall weighs beta = 1.2 times as much. The score of a set is the mean over images.
+    Precision is the largest share of the caption's words that a common subsequence covers, recall
+    the largest share of a reference's words; the two may come from different references. Recall
+    weighs beta = 1.2 times as much. The score of a set is the mean over images.
     """
 
     names: tuple[str, ...] = ("ROUGE-L",)
-    """The name of the score."""
-
+    """Name of the score."""
     signature: Mapping[str, str] = MappingProxyType({"beta": f"{_BETA:g}"})
-    """The weight of recall."""
+    """Weight of recall."""
 
     def statistics(self, captions: TokenizedCaptions) -> NDArray[np.float64]:
         """Statistics (images, 2): the F-score, and 1."""
@@ -43,10 +39,6 @@ class RougeL:
         above = (1 + _BETA**2) * precision * recall
         return rows_of_values(np.divide(above, below, out=np.zeros_like(above), where=below > 0))
 
-    def score(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """ROUGE-L (..., 1) from sums of statistics (..., 2)."""
-        return mean_of_rows(totals)
-
 
 def _best_shares(words: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, float]:
     """Best precision and best recall of a caption."""
@@ -58,20 +50,20 @@ def _best_shares(words: Sequence[str], references: Sequence[Sequence[str]]) -> t
 def common_subsequences(words: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
     """Lengths of the longest common subsequence of a caption with each of its references.
 
-    All references are worked on at once: each word of a reference is a bit of one large integer,
-    and a bit that is always off keeps one reference from carrying over into the next. A bit that
-    goes off stands for a column where the usual table of lengths grows by one.
+    All references are processed at once: each word of a reference is a bit of one large integer,
+    and a bit that is always 0 stops carries between references. A bit that turns 0 stands for a
+    column where the usual table of lengths grows by one.
 
     Args:
         words: The caption, of any length.
         references: The references, of any length.
 
     Returns:
-        One length for each reference.
+        One length per reference.
     """
-    places = dict.fromkeys(words, 0)  # word of the caption -> bits of where references have it
+    places = dict.fromkeys(words, 0)  # word of the caption -> its bits in the references
     bit = 1
-    inside = 0  # the bits of words
+    inside = 0  # the bits of all words
     for reference in references:
         first = bit
         for word in reference:

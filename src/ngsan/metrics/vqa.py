@@ -1,7 +1,7 @@
-"""The official accuracy of VQA, overall and by kind of question.
+"""The official VQA accuracy, overall and by type of question.
 
-An answer is worth min(n / 3, 1), where n of the other nine people gave it, averaged over the ten
-ways to leave one out; see `ngsan.text.answers` for how answers are compared.
+An answer scores min(n / 3, 1), where n of nine annotators gave it, averaged over the ten ways to
+leave one annotator out; `ngsan.text.answers` defines how answers are compared.
 """
 
 from collections import defaultdict
@@ -15,20 +15,20 @@ from ngsan.text.answers import answer_accuracy
 _NAMED = 3
 
 
-class Asked(Protocol):
-    """What the score needs to know of a question."""
+class Question(Protocol):
+    """A question with its human answers."""
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """What people answered."""
+        """The human answers."""
 
     @property
     def answer_type(self) -> str:
-        """Such as "yes/no"."""
+        """For example "yes/no"."""
 
     @property
     def question_type(self) -> str:
-        """Such as "how many"."""
+        """For example "how many"."""
 
 
 @dataclass(frozen=True)
@@ -37,42 +37,40 @@ class VqaScores:
 
     overall: float
     """The mean over all questions."""
-
     by_answer_type: dict[str, float]
-    """The mean over the questions of each type of answer, by name."""
-
+    """The mean over the questions of each answer type."""
     by_question_type: dict[str, float]
-    """The mean over those of each type of question, by name."""
-
+    """The mean over the questions of each question type."""
     single: dict[str, float]
-    """The accuracy of each question."""
-
+    """The accuracy of each question by id."""
     signature: str
-    """How the score was made: scores with the same line can be compared."""
+    """How the score was computed; scores with equal signatures can be compared."""
 
     def percent(self) -> dict[str, float]:
-        """The accuracy, and that of every type of answer that has a name, from 0 to 100."""
+        """The accuracy, overall and by named answer type, from 0 to 100."""
         found = {"accuracy": self.overall, **dict(sorted(self.by_answer_type.items()))}
         return {name: 100 * value for name, value in found.items() if name}
 
 
-def score_answers(given: Mapping[str, str], questions: Mapping[str, Asked]) -> VqaScores:
+def score_answers(given: Mapping[str, str], questions: Mapping[str, Question]) -> VqaScores:
     """Scores answers.
 
     Args:
-        given: The answer to each question, by the question's id.
-        questions: The questions by id, each with what people answered.
+        given: The answer to each question, by question id.
+        questions: The questions with their human answers, by id.
 
     Raises:
-        ValueError: A question has no answer, an answer no question, or nobody answered a question.
+        ValueError: The ids do not match, or a question has no human answers.
     """
     if not questions:
-        raise ValueError("there are no questions to score")
-    for mine, its, what in ((questions, given, "answer"), (given, questions, "question")):
-        lost = [name for name in mine if name not in its]
-        if lost:
-            such = ", ".join(lost[:_NAMED])
-            raise ValueError(f"{len(lost)} of {len(mine)} have no {what}, such as {such}")
+        raise ValueError("no questions to score")
+    sides = ((questions, given, "questions", "answer"), (given, questions, "answers", "question"))
+    for mine, other, what, needed in sides:
+        if lost := [name for name in mine if name not in other]:
+            raise ValueError(
+                f"{len(lost)} of {len(mine)} {what} have no {needed}, for example "
+                f"{', '.join(lost[:_NAMED])}"
+            )
     single: dict[str, float] = {}
     types: tuple[dict[str, list[float]], ...] = (defaultdict(list), defaultdict(list))
     for name, question in questions.items():
@@ -85,13 +83,13 @@ def score_answers(given: Mapping[str, str], questions: Mapping[str, Asked]) -> V
             found[kind].append(single[name])
     by_answer, by_question = ({kind: _mean(found[kind]) for kind in found} for found in types)
     counts = {len(question.answers) for question in questions.values()}
-    people = str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
+    annotators = str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
     return VqaScores(
         _mean(list(single.values())),
         by_answer,
         by_question,
         single,
-        f"VQA|questions:{len(single)}|people:{people}|norm:2021|version:ngsan-{__version__}",
+        f"VQA|questions:{len(single)}|people:{annotators}|norm:2021|version:ngsan-{__version__}",
     )
 
 

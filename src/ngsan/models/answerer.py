@@ -1,4 +1,4 @@
-"""MCAN: a question's words, the regions that they guide, and the answers.
+"""MCAN: attention over a question's words and over the regions of an image, and the answers.
 
 Shapes: `B` questions, `N` regions, `T` words, `D` model width, `A` answers.
 """
@@ -9,23 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.nn.geometry import check_regions, relative_geometry
-from ngsan.nn.guided import AttentionReduction, GuidedLayer
-from ngsan.nn.layers import EncoderLayer
+from ngsan.nn.layers import AttentionReduction, EncoderLayer, GuidedLayer
 from ngsan.nn.masks import check_mask, zero_padding
 
 
 class Answered(NamedTuple):
-    """What a model says to questions."""
+    """The output of an answerer."""
 
     logits: Tensor
-    """(B, A): the sigmoid of each is how sure the model is of an answer, whatever it thinks of the
-    others."""
+    """(B, A): the sigmoid of each is the probability of an answer, independent of the others."""
 
     words: Tensor
-    """(B, T) how much each word of the question counts in the attention reduction."""
+    """(B, T) weight of each word of the question in the attention reduction."""
 
     regions: Tensor | None
-    """(B, N) how much each region counts there; None for a model that sees none."""
+    """(B, N) weight of each region there; None for a model without regions."""
 
 
 class QuestionEncoder(nn.Module):
@@ -41,14 +39,14 @@ class QuestionEncoder(nn.Module):
         signed_geometry: bool = False,
         final_norm: bool = False,
     ) -> None:
-        """Takes the layers.
+        """Builds embedding and LSTM before the layers.
 
         Args:
-            layers: The L layers; those with a score bias are given the words' places.
+            layers: The L layers; those with a score bias receive the words' positions.
             vocab_size: Words, padding included.
             word_dim: Width of a word's vector.
             dim: D.
-            signed_geometry: Whether places are given in the signed form.
+            signed_geometry: Whether positions are in the signed form.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
         """
         super().__init__()
@@ -60,7 +58,7 @@ class QuestionEncoder(nn.Module):
         self.signed_geometry = signed_geometry
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Encodes; (B, T) words and a mask of the real ones, which come first, to (B, T, D)."""
+        """Encodes (B, T) words, padded at the end, to (B, T, D); True in the mask is real."""
         x, _ = self.lstm(zero_padding(self.embed(words), mask))
         geometry = None
         if self.relative:
@@ -75,7 +73,7 @@ class QuestionEncoder(nn.Module):
         count = words.shape[1]
         places = torch.full((count, 4), 1.0, device=words.device)
         places[:, 0] = torch.arange(count, device=words.device)
-        return places.expand(len(words), -1, -1)
+        return places.expand(words.shape[0], -1, -1)
 
 
 class GuidedRegions(nn.Module):
@@ -91,14 +89,14 @@ class GuidedRegions(nn.Module):
         signed_geometry: bool = False,
         final_norm: bool = False,
     ) -> None:
-        """Takes the layers.
+        """Builds the embedding before the layers.
 
         Args:
-            layers: The L layers; those with a score bias are given the relative geometry.
-            reduction: What makes one vector of the regions.
+            layers: The L layers; those with a score bias receive the relative geometry.
+            reduction: Reduces the regions to one vector.
             feature_dim: Width of a region's feature vector.
             dim: D.
-            signed_geometry: Whether relative geometry is given in its signed form.
+            signed_geometry: Whether relative geometry is in its signed form.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
         """
         super().__init__()
@@ -119,7 +117,7 @@ class GuidedRegions(nn.Module):
         question_mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The image as one vector, (B, out), and the weights of the regions in it, (B, N)."""
-        features = self._checked(features, boxes, mask, len(question))
+        features = self._checked(features, boxes, mask, question.shape[0])
         x = self.embed(zero_padding(features, mask))
         geometry = None
         if boxes is not None and self.needs_boxes:
@@ -133,7 +131,7 @@ class GuidedRegions(nn.Module):
         self, features: Tensor | None, boxes: Tensor | None, mask: Tensor | None, count: int
     ) -> Tensor:
         if features is None:
-            raise ValueError("this model looks at images: it needs the features of their regions")
+            raise ValueError("this model needs the features of the images' regions")
         if features.ndim != 3 or features.shape[::2] != (count, self.feature_dim):
             raise ValueError(
                 f"features must be ({count} questions, regions, {self.feature_dim}), not "
@@ -143,8 +141,8 @@ class GuidedRegions(nn.Module):
         return features
 
 
-class Answerer(nn.Module):
-    """MCAN, and MCAN+GSA, which differs in the regions' self-attention alone."""
+class AnswererModel(nn.Module):
+    """MCAN, or MCAN+GSA, which differs only in the regions' self-attention."""
 
     def __init__(
         self,
@@ -155,12 +153,12 @@ class Answerer(nn.Module):
         flat_dim: int = 1024,
         answers: int,
     ) -> None:
-        """Takes the parts; `build_answerer` makes them.
+        """Builds the output behind the parts.
 
         Args:
             question: The encoder of the question.
-            reduction: What makes one vector of its words.
-            regions: What makes one of the image; None answers from the question alone.
+            reduction: Reduces its words to one vector.
+            regions: Reduces the image to one vector; None answers from the question alone.
             flat_dim: Width of these vectors.
             answers: A.
         """
@@ -189,8 +187,8 @@ class Answerer(nn.Module):
         Args:
             words: (B, T) word ids; at least one real word each, and padding behind the words.
             word_mask: (B, T) boolean, True = a real word. Padding changes nothing.
-            features: (B, N, feature_dim) of each question's image; not looked at by a model that
-                sees no regions.
+            features: (B, N, feature_dim) of each question's image; ignored by a model without
+                regions.
             boxes: (B, N, 4) `cxcywh` in any unit; may be None for a model without geometry.
             mask: (B, N) boolean, True = a real region, or None when all are.
         """

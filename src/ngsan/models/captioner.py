@@ -1,32 +1,27 @@
-"""The captioner: an encoder of regions and a decoder of words.
+"""The captioner: an encoder of regions, or of photographs by a backbone, and a decoder of words.
 
-Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary;
-`W` captions an image that are written side by side.
+Shapes: `B` images, `S` side of an image, `N` regions or cells, `C` captions an image, `T` words,
+`D` model width, `V` vocabulary.
 """
 
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
-from ngsan.models.decoder import Decoder, Writer, by_caption
-from ngsan.nn.aoa import RefiningLayer
+from ngsan.models.decoder import Decoder, EncoderDecoder
 from ngsan.nn.attend import AttentionMaps
-from ngsan.nn.cache import Remembered, WordCache
-from ngsan.nn.geometry import AbsoluteGeometry, check_regions, relative_geometry
-from ngsan.nn.layers import DecoderLayer, EncoderLayer
-from ngsan.nn.masks import zero_padding
-from ngsan.nn.packing import Packing
-from ngsan.nn.positions import FramePositions, sinusoidal
+from ngsan.nn.geometry import AbsoluteGeometry, FramePositions, check_regions, relative_geometry
+from ngsan.nn.layers import EncoderLayer
+from ngsan.nn.masks import Packing, zero_padding
+from ngsan.nn.recurrent import RefiningLayer
 
 
 class Encoder(nn.Module):
-    """What a captioner's decoder attends to is made by one of these: of regions, or of pixels."""
+    """Base of the encoders: of regions, or of images."""
 
     takes_regions: bool
-    """Whether it is given regions, which may be padded."""
+    """Whether the input is regions, which may be padded, rather than images."""
 
     needs_boxes: bool
     """Whether the regions' boxes must be given."""
@@ -50,18 +45,17 @@ class RegionEncoder(Encoder):
         plus_one: bool = False,
         final_norm: bool = False,
     ) -> None:
-        """Takes the layers.
+        """Builds the embedding before the layers.
 
         Args:
-            layers: The L layers, or none; those with a score bias are given the relative geometry.
+            layers: The L layers, or none; those with a score bias receive the relative geometry.
             feature_dim: Width of a region's feature vector.
             dim: D.
             dropout: Dropout of the embedded features.
-            absolute: Embedding of boxes that is added to the input, or None.
-            positions: Embedding of the regions' places in their order that is added to the input,
-                for the frames of a clip, or None for a set.
-            signed_geometry: Whether relative geometry is given in its signed form.
-            plus_one: Whether it is given with 1 added to widths and heights.
+            absolute: Embedding of boxes to add to the input, or None.
+            positions: Embedding of the order of frames to add to the input, or None for a set.
+            signed_geometry: Whether relative geometry is in its signed form.
+            plus_one: Whether 1 is added to widths and heights in the relative geometry.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
         """
         super().__init__()
@@ -83,7 +77,7 @@ class RegionEncoder(Encoder):
         *,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Encodes; see `Captioner.encode`."""
+        """Encodes; see `CaptionerModel.encode`."""
         self._check(features, boxes, mask)
         x = self.embed(zero_padding(features, mask)).relu()  # (B, N, D)
         geometry = None
@@ -110,143 +104,110 @@ class RegionEncoder(Encoder):
         check_regions(features, boxes, mask, needs_boxes=self.needs_boxes)
 
 
-class StepsReady(NamedTuple):
-    """What the decoder's steps need over and over; see `WordDecoder.make_ready`."""
+class Backbone(Protocol):
+    """A module from images (B, 3, S, S) to the features of cells (B, N, C).
 
-    memory: list[Remembered]
-    """The regions' keys and values in every layer."""
+    Images are bytes from 0 to 255 or numbers from 0 to 1.
+    """
 
-    joined: list[tuple[Tensor, Tensor]]
-    """The self-attention's projections in every layer."""
+    size: int
+    channels: int
 
-    def take(self, other: "StepsReady") -> None:
-        """Takes over the values of another of the same shapes, in place."""
-        for mine, its in zip(self.memory, other.memory, strict=True):
-            mine.key.copy_(its.key)
-            mine.value.copy_(its.value)
-            if mine.view is not None and its.view is not None:
-                mine.view.copy_(its.view)
-        for mine_joined, its_joined in zip(self.joined, other.joined, strict=True):
-            for buffer, values in zip(mine_joined, its_joined, strict=True):
-                buffer.copy_(values)
+    def __call__(self, images: Tensor) -> Tensor:
+        """The features of the cells of a grid, row by row."""
+
+    def cell_boxes(self) -> Tensor:
+        """(N, 4) the cells as boxes, `cxcywh` relative to the image."""
 
 
-class WordDecoder(Decoder):
-    """Embedded words with sinusoidal positions, decoder layers, and scores over the vocabulary."""
+class PhotoEncoder(Encoder):
+    """Encodes images: the cells of a backbone's grid are the regions.
 
-    def __init__(
-        self,
-        layers: list[DecoderLayer],
-        *,
-        vocab_size: int = 9488,
-        dim: int = 512,
-        dropout: float = 0.1,
-        final_norm: bool = False,
-        shared_output: bool = False,
-    ) -> None:
-        """Takes the layers.
+    It replaces a `RegionEncoder`, with images as features, so training, search and checkpoints work
+    as for regions.
+    """
+
+    takes_regions = False
+    needs_boxes = False
+    boxes: Tensor
+
+    def __init__(self, backbone: nn.Module, regions: RegionEncoder) -> None:
+        """Checks that the parts fit.
 
         Args:
-            layers: The L layers.
-            vocab_size: V.
-            dim: D.
-            dropout: Dropout of the embedded words.
-            final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
-            shared_output: Whether words are scored by their product with the word vectors
-                themselves, rather than by a dense layer of its own.
+            backbone: See `Backbone`.
+            regions: The encoder of the cells; its feature_dim is the backbone's channels.
         """
         super().__init__()
-        self.embed = nn.Embedding(vocab_size, dim)
-        self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
-        self.output = None if shared_output else nn.Linear(dim, vocab_size)
+        made: Backbone = backbone  # type: ignore[assignment]
+        if made.channels != regions.feature_dim:
+            raise ValueError(
+                f"the backbone has {made.channels} channels and the encoder expects "
+                f"{regions.feature_dim}: set feature_dim to {made.channels}"
+            )
+        self.backbone, self.regions = backbone, regions
+        self.size = made.size
+        self.augment: Callable[[Tensor], Tensor] | None = None
+        """Data augmentation of the images in training."""
+        self.frozen = False
+        self.register_buffer("boxes", made.cell_boxes(), persistent=False)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Freezes the backbone and its running statistics in training, or unfreezes them."""
+        self.frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "PhotoEncoder":
+        """See `nn.Module.train`; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
 
     def forward(
         self,
-        words: Tensor,
-        memory: Tensor,
+        features: Tensor,
+        boxes: Tensor | None = None,
         mask: Tensor | None = None,
         *,
-        packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Scores the next words; see `Writer.decode`."""
-        captions = by_caption(words, memory.shape[0])
-        early = packing if packing is not None and packing.saves_much else None
-        x = self._embed_real(captions, early)
-        for layer in self.layers:
-            x = layer(x, memory, mask=mask, record=record, packing=early)
-        if packing is not None and early is None:
-            x = packing.pack(x)
-        logits = self.logits(self.norm(x))
-        return logits if words.ndim == 3 or packing is not None else logits.squeeze(1)
+        """Encodes images.
 
-    def step(self, words: Tensor, cache: WordCache, ready: StepsReady) -> Tensor:
-        """See `Decoder.step`."""
-        x = self._embed(words, cache.positions.index_select(0, cache.position.unsqueeze(0)))
-        cache.begin_word()
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, cache, index, ready.joined[index], ready.memory[index])
-        cache.end_word()
-        return self.exact_logits(self.norm(x))
+        Args:
+            features: (B, 3, S, S) images, bytes from 0 to 255 or numbers from 0 to 1; or
+                (B, N, C) features of cells from the backbone.
+            boxes: Ignored.
+            mask: Ignored: all cells are real.
+            record: A list that each layer's attention maps are appended to, or None.
 
-    def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> StepsReady:
-        """See `Decoder.make_ready`."""
-        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
-        return StepsReady(
-            memory=[layer.cross_attention.remember(memory, mask) for layer in layers],
-            joined=[layer.self_attention.join_projections() for layer in layers],
-        )
+        Returns:
+            (B, N, D)
+        """
+        cells = features if features.ndim == 3 else self._describe(features)
+        places = self.boxes.expand(len(cells), -1, -1)
+        encoded: Tensor = self.regions(cells, places, record=record)
+        return encoded
 
-    def make_cache(self, ready: StepsReady, width: int, longest: int) -> WordCache:
-        """See `Decoder.make_cache`."""
-        keys = ready.memory[0].key
-        return WordCache(
-            layers=len(ready.memory),
-            images=keys.shape[0],
-            width=width,
-            heads=keys.shape[1],
-            head_dim=keys.shape[3],
-            positions=self.positions(longest),
-            dtype=keys.dtype,
-        )
-
-    def positions(self, count: int) -> Tensor:
-        """(count, D) the embedded positions 0 to count - 1."""
-        weight = self.embed.weight
-        exact = torch.promote_types(weight.dtype, torch.float32)
-        numbers = torch.arange(count, device=weight.device, dtype=exact)
-        return sinusoidal(numbers, weight.shape[1]).to(weight.dtype)
-
-    def embed_words(self, words: Tensor) -> Tensor:
-        """The vectors of words and their positions, with dropout: (..., T) to (..., T, D)."""
-        return self._embed(words, self.positions(words.shape[-1]))
-
-    def _embed_real(self, words: Tensor, packing: Packing | None) -> Tensor:
-        """(B, C, T) to (B, C, T, D), or packed to (M, D)."""
-        if packing is None:
-            return self.embed_words(words)
-        chosen = words.flatten().index_select(0, packing.places)
-        longest = words.shape[-1]
-        positions = self.positions(longest).index_select(0, packing.places % longest)
-        return self._embed(chosen, positions)
-
-    def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
-        # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
-        x: Tensor = self.embed(words) * math.sqrt(self.embed.embedding_dim)
-        embedded: Tensor = self.dropout(x + positions.to(x.dtype))
-        return embedded
+    def _describe(self, images: Tensor) -> Tensor:
+        """The cells (B, N, C) of images."""
+        if images.ndim != 4 or images.shape[1:] != (3, self.size, self.size):
+            raise ValueError(
+                f"images must be (images, 3, {self.size}, {self.size}), not {tuple(images.shape)}"
+            )
+        if self.training and self.augment is not None:
+            images = self.augment(images)
+        cells: Tensor = self.backbone(images)
+        return cells
 
 
-class Captioner(Writer):
+class CaptionerModel(EncoderDecoder):
     """SAN and its normalised and geometry-aware forms (Section 3.4)."""
 
     encoder: Encoder
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
-        """Takes the two halves; `build_captioner` makes them."""
         super().__init__(encoder, decoder)
 
     def encode(
@@ -262,7 +223,7 @@ class Captioner(Writer):
         Args:
             features: (B, N, feature_dim).
             boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry. Absolute
-                geometry needs them relative to the image, relative geometry takes any unit.
+                geometry needs them relative to the image, relative geometry allows any unit.
             mask: (B, N) boolean, True = a real region, or None when all are. Padding may hold
                 anything and changes nothing.
             record: A list that each layer's attention maps are appended to, or None.

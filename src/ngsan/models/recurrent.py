@@ -1,4 +1,4 @@
-"""A decoder that remembers a caption as a state of fixed size: a recurrent cell, word by word.
+"""A recurrent decoder: a cell whose state has a fixed size, word by word.
 
 Shapes: `B` images, `N` regions, `C` captions an image, `T` words, `D` model width, `V` vocabulary;
 `W` captions an image that are written side by side.
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from ngsan.models.decoder import Decoder, by_caption
 from ngsan.nn.attend import AttentionMaps
-from ngsan.nn.packing import Packing
+from ngsan.nn.masks import Packing
 from ngsan.nn.recurrent import Cell
 
 
 class RecurrentReady(NamedTuple):
-    """What the cell needs of the regions over and over."""
+    """What the cell needs from the regions in every step."""
 
     kept: tuple[Tensor | None, ...]
     """Of `Cell.remember`; the first part is never None and has the images first."""
 
     def take(self, other: "RecurrentReady") -> None:
-        """Takes over the values of another of the same shapes, in place."""
+        """Copies the values of another of the same shapes, in place."""
         for mine, its in zip(self.kept, other.kept, strict=True):
             if mine is not None and its is not None:
                 mine.copy_(its)
@@ -37,7 +37,6 @@ class StateCache:
     """
 
     def __init__(self, state: tuple[Tensor, ...]) -> None:
-        """Takes the buffers."""
         self.state = state
 
     def clear(self) -> None:
@@ -46,25 +45,25 @@ class StateCache:
             buffer.zero_()
 
     def reorder(self, parents: Tensor) -> None:
-        """Lets caption w of each image go on from what caption `parents[w]` has written, (B, W)."""
+        """Caption w of each image continues caption `parents[w]`, (B, W)."""
         index = parents.unsqueeze(2)
         for buffer in self.state:
             buffer.copy_(buffer.gather(1, index.expand_as(buffer)))
 
 
 class RecurrentDecoder(Decoder):
-    """Embedded words, a recurrent cell that looks at the regions, and scores of all words."""
+    """Embedded words, a recurrent cell that attends to the regions, and scores of all words."""
 
     def __init__(
         self, cell: Cell, *, vocab_size: int = 9488, dim: int = 512, dropout: float = 0.1
     ) -> None:
-        """Takes the cell.
+        """Builds embedding and output around the cell.
 
         Args:
-            cell: From word to word.
+            cell: The recurrent cell.
             vocab_size: V.
             dim: D.
-            dropout: Dropout of the embedded words and of what the words are scored by.
+            dropout: Dropout of the embedded words and of the output's input.
         """
         super().__init__()
         self.embed = nn.Embedding(vocab_size, dim)
@@ -81,15 +80,15 @@ class RecurrentDecoder(Decoder):
         packing: Packing | None = None,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Scores the next words; see `Writer.decode`.
+        """Scores the next words; see `EncoderDecoder.decode`.
 
         Raises:
-            ValueError: Attention maps are asked for, which are not kept from word to word.
+            ValueError: `record` is given; attention maps are not kept from word to word.
         """
         if record is not None:
             raise ValueError(
-                "attention to the regions is told by the Transformer decoder only, not by a "
-                "recurrent one: ask for captions without it"
+                "only the Transformer decoder returns attention to the regions, not a recurrent "
+                "one: request captions without attention"
             )
         captions = by_caption(words, memory.shape[0])
         x = self._unroll(self._embed(captions), self.make_ready(memory, mask))  # (B, C, T, D)
@@ -98,8 +97,8 @@ class RecurrentDecoder(Decoder):
         logits = self.logits(self.dropout(x))
         return logits if words.ndim == 3 or packing is not None else logits.squeeze(1)
 
-    # The compiler would unroll the loop and work on the same cell for every word; where steps are
-    # captured as a graph nothing waits for Python anyhow.
+    # The compiler would unroll the loop and compile the same cell for every word; where steps are
+    # captured as a graph, Python costs nothing anyway.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _unroll(self, words: Tensor, ready: RecurrentReady) -> Tensor:
         """The cell's results for embedded words, (B, C, T, D) to (B, C, T, D)."""
@@ -121,7 +120,7 @@ class RecurrentDecoder(Decoder):
         """See `Decoder.make_ready`."""
         return RecurrentReady(self.cell.remember(memory, mask))
 
-    def make_cache(self, ready: RecurrentReady, width: int, longest: int) -> StateCache:
+    def make_cache(self, ready: RecurrentReady, width: int, max_length: int) -> StateCache:
         """See `Decoder.make_cache`; a state is as large for any number of words."""
         assert ready.kept[0] is not None
         weight = self.embed.weight
@@ -133,6 +132,6 @@ class RecurrentDecoder(Decoder):
         return tuple(torch.zeros_like(like) for _ in range(self.cell.state_vectors))
 
     def _embed(self, words: Tensor) -> Tensor:
-        # Scaled as in the Transformer decoder, whose word vectors begin with the same length.
+        # Scaled as in the Transformer decoder, whose word vectors have the same initial length.
         embedded: Tensor = self.dropout(self.embed(words) * math.sqrt(self.embed.embedding_dim))
         return embedded

@@ -11,13 +11,10 @@ translation, `D` model width, `V` vocabulary.
 import torch
 from torch import Tensor, nn
 
-from ngsan.models.captioner import WordDecoder
-from ngsan.models.decoder import Writer
-from ngsan.models.steps import MemorySteps
+from ngsan.models.decoder import EncoderDecoder, WordDecoder
 from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.layers import EncoderLayer
-from ngsan.nn.masks import check_mask
-from ngsan.nn.packing import Packing
+from ngsan.nn.masks import Packing, check_mask
 
 
 class SentenceEncoder(nn.Module):
@@ -26,7 +23,7 @@ class SentenceEncoder(nn.Module):
     def __init__(
         self, layers: list[EncoderLayer], *, dim: int = 512, final_norm: bool = False
     ) -> None:
-        """Takes the layers.
+        """Builds the encoder.
 
         Args:
             layers: The L layers.
@@ -44,26 +41,21 @@ class SentenceEncoder(nn.Module):
         *,
         record: list[AttentionMaps] | None = None,
     ) -> Tensor:
-        """Embedded words (B, S, D) to encoded ones; see `Translator.encode`."""
+        """Embedded words (B, S, D) to encoded ones; see `TranslatorModel.encode`."""
         for layer in self.layers:
             x = layer(x, mask=mask, record=record)
         encoded: Tensor = self.norm(x)
         return encoded
 
 
-class Translator(Writer):
+class TranslatorModel(EncoderDecoder):
     """Transformer, or Transformer with NSA, from a sentence to its translation."""
 
     encoder: SentenceEncoder
     decoder: WordDecoder
 
     def __init__(self, encoder: SentenceEncoder, decoder: WordDecoder) -> None:
-        """Takes the two halves; `build_translator` makes them.
-
-        Args:
-            encoder: The encoder.
-            decoder: The decoder, whose word vectors are also those of the source.
-        """
+        """Joins the two halves; the decoder's word vectors are also those of the source."""
         super().__init__(encoder, decoder)
 
     def encode(
@@ -98,28 +90,3 @@ class Translator(Writer):
     ) -> Tensor:
         """Encodes sentences and scores each next word; as in `encode` and `decode`."""
         return self.decode(words, self.encode(source, mask), mask, packing=packing)
-
-
-class _Reader:
-    """A translator as `MemorySteps` wants its model: with a place for boxes, which words lack."""
-
-    def __init__(self, translator: Translator) -> None:
-        self._translator = translator
-        self.decoder = translator.decoder
-
-    def encode(self, features: Tensor, boxes: Tensor | None, mask: Tensor | None) -> Tensor:
-        return self._translator.encode(features, mask)
-
-
-class TranslatorSteps(MemorySteps):
-    """A translator as a search sees it: one word after the other, for the sentences it holds."""
-
-    def __init__(self, translator: Translator, source: Tensor, mask: Tensor | None = None) -> None:
-        """Takes the sentences.
-
-        Args:
-            translator: The model, in evaluation mode.
-            source: (B, S) word ids; brought to the model's device.
-            mask: (B, S) boolean, True = a real word, or None.
-        """
-        super().__init__(_Reader(translator), source, None, mask)

@@ -1,4 +1,4 @@
-"""The file of a model's weights: safetensors, with a signature over all that is in it.
+"""The file of a model's weights: safetensors, with a signature over everything in it.
 
 Its metadata are text by name; `signature` among them covers the others and every tensor.
 """
@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ngsan.models.rounded import ROUNDING, restore_weights
+from ngsan.models.quantize import SCHEME, dequantize_weights
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: on the CPU, contiguous, no two in the same memory."""
+    """Tensors as safetensors needs them: on the CPU, contiguous, no two in the same memory."""
     seen: set[int] = set()
     found = {}
     for name, tensor in tensors.items():
@@ -63,22 +63,8 @@ def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byt
     return len(text).to_bytes(8, "little") + text + raw[8 + size :]
 
 
-def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], problem: str) -> None:
-    """Refuses tensors of other names or shapes than expected."""
-    wanted, shapes = (
-        {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        for tensors in (expected, found)
-    )
-    if wanted != shapes:
-        wrong = min(set(wanted.items()) ^ set(shapes.items()))[0]
-        raise ValueError(
-            f"{problem}: {wrong} is {shapes.get(wrong, 'absent')}, "
-            f"expected {wanted.get(wrong, 'nothing of that name')}"
-        )
-
-
 def read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata of a weights' file whose signature is right, and its tensors, not rounded."""
+    """The metadata of a weights' file after a check of its signature, and its tensors in floats."""
     try:
         content = path.read_bytes()  # at once, as the file may be replaced meanwhile
         metadata = _parse(io.BytesIO(content), len(content))
@@ -86,9 +72,9 @@ def read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         if content_signature(tensors, metadata) != metadata["signature"]:
             raise ValueError("its content is not what its signature says")
         if "rounding" in metadata:
-            if metadata["rounding"] != ROUNDING:
+            if metadata["rounding"] != SCHEME:
                 raise ValueError(f"its rounding {metadata['rounding']!r} is not known here")
-            tensors = restore_weights(tensors)
+            tensors = dequantize_weights(tensors)
     except (SafetensorError, ValueError, OSError) as error:
         raise ValueError(f"{path}: damaged or no weights: {error}") from error
     return metadata, tensors
@@ -119,3 +105,17 @@ def _parse(file: BinaryIO, size: int) -> dict[str, str]:
     if not isinstance(metadata, dict) or not isinstance(metadata.get("signature"), str):
         raise ValueError("it has no signature in its metadata; save the model anew")
     return metadata
+
+
+def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], problem: str) -> None:
+    """Refuses tensors of other names or shapes than expected."""
+    wanted, shapes = (
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for tensors in (expected, found)
+    )
+    if wanted != shapes:
+        wrong = min(set(wanted.items()) ^ set(shapes.items()))[0]
+        raise ValueError(
+            f"{problem}: {wrong} is {shapes.get(wrong, 'absent')}, "
+            f"expected {wanted.get(wrong, 'nothing of that name')}"
+        )

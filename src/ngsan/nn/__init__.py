@@ -1,13 +1,17 @@
-"""Tensors in, tensors out: the paper's attention and what stands around it."""
+"""Tensors in, tensors out: the paper's attention and the layers around it."""
 
 from ngsan.nn.attend import Attend, AttentionMaps
 from ngsan.nn.attention import MultiHeadAttention
-from ngsan.nn.feedforward import FeedForward
-from ngsan.nn.geometry import AbsoluteGeometry, GeometryBias, check_boxes, relative_geometry
-from ngsan.nn.layers import DecoderLayer, EncoderLayer
+from ngsan.nn.geometry import (
+    AbsoluteGeometry,
+    GeometryBias,
+    check_boxes,
+    relative_geometry,
+    sinusoidal,
+)
+from ngsan.nn.layers import DecoderLayer, EncoderLayer, FeedForward
 from ngsan.nn.losses import word_cross_entropy
 from ngsan.nn.normalize import BatchNorm, InstanceNorm, LayerNorm
-from ngsan.nn.positions import sinusoidal
 
 __all__ = [
     "AbsoluteGeometry",

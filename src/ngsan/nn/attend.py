@@ -1,4 +1,4 @@
-"""Attend: scores, bias, mask, softmax, values; projections live in `attention`.
+"""Attend: scores, bias, mask, softmax, values. `ngsan.nn.attention` has the projections.
 
 Shapes: `B` images, `H` heads, `T` queries, `S` keys, `K` head width.
 """
@@ -15,17 +15,17 @@ from ngsan.nn.masks import check_mask
 
 Backend = Literal["fused", "explicit"]
 
-_FEW = 16
-"""Images up to which `recall` uses the fused kernel on a GPU."""
+_FUSED_UP_TO = 16
+"""Number of images up to which `recall` uses the fused kernel on a GPU."""
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What one attention looked at, for plots.
+    """Weights and scores of one attention, for plots.
 
     Attributes:
-        weights: (B, H, T, S) after the softmax; a row sums to one, or to zero where there is
-            nothing to attend to.
+        weights: (B, H, T, S) after the softmax; a row sums to one, or to zero without a visible
+            key.
         content: (B, H, T, S) the content scores, QK^T / sqrt(K).
         bias: (B, H, T, S) the geometric bias of Eq. 11-13, or None without one.
     """
@@ -38,21 +38,23 @@ class AttentionMaps:
 def _visible(
     mask: Tensor | None, causal: bool, query: Tensor, key: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Joins the mask of real keys and the causal order.
+    """Joins the mask of real keys and the causal mask.
 
-    A query that sees nothing would be 0/0. It is let see everything, and the caller sets its
+    A query without a visible key would be 0/0. It sees everything instead, and the caller sets its
     result to zero, which also keeps its gradient finite.
 
     Returns:
-        visible: Boolean, broadcastable to (B, H, T, S), True = may be attended to; None for all.
-        reaches: Boolean, broadcastable to (B, H, T, 1), False = sees nothing; None for all True.
+        visible: Boolean, broadcastable to (B, H, T, S), True = visible; None for all True.
+        reaches: Boolean, broadcastable to (B, H, T, 1), False = sees no key; None for all True.
     """
     check_mask(mask, key.transpose(1, 2))
     keys = key.shape[2]
     order = None
     if causal:
         if query.shape[2] != keys:
-            raise ValueError(f"causal attention of {query.shape[2]} queries to {keys} keys")
+            raise ValueError(
+                f"causal attention needs as many queries as keys, not {query.shape[2]} and {keys}"
+            )
         order = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()
     if mask is None:
         return order, None
@@ -64,7 +66,7 @@ def _visible(
 
 
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | None) -> Tensor:
-    """Eq. 10, minus infinity where not visible: (B, H, T, S)."""
+    """Scores of Eq. 10 (B, H, T, S), minus infinity where not visible."""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias
@@ -72,22 +74,22 @@ def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | N
 
 
 def recall(query: Tensor, key: Tensor, value: Tensor, view: Tensor | None) -> Tensor:
-    """Attends to keys that carry the scale of Eq. 10 already, as `ngsan.nn.cache` holds them.
+    """Attends to keys that include the scale of Eq. 10, as in `ngsan.nn.cache`.
 
-    Few queries meet few keys here: for many images the equation spelled out is faster than a fused
-    kernel; for few, one kernel is faster than four.
+    There are few queries and keys. For many images the explicit equation is faster than the fused
+    kernel; for few images one kernel is faster than four.
 
     Args:
         query: (B, H, T, K).
         key: (B, H, S, K), divided by sqrt(K).
         value: (B, H, S, K).
-        view: Broadcastable to (B, H, T, S): 0 for what is seen, minus infinity for what is not,
-            and never that for all of S; None when everything is seen.
+        view: Additive mask, broadcastable to (B, H, T, S): 0 for visible keys, else minus infinity;
+            at least one key is visible. None: all keys are visible.
 
     Returns:
         (B, H, T, K)
     """
-    if query.shape[0] <= _FEW and query.is_cuda:
+    if query.shape[0] <= _FUSED_UP_TO and query.is_cuda:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=view, scale=1.0)
     scores = query @ key.transpose(-2, -1)
     if view is not None:
@@ -99,20 +101,20 @@ class Attend(nn.Module):
     """Scaled dot-product attention with an additive bias, Eq. 10.
 
     E = QK^T / sqrt(K) + bias; values are averaged by softmax(E) over the visible keys. A query
-    with no visible key gets zeros. Both backends give the same values: `explicit` spells the
-    equation out, `fused` leaves it to `scaled_dot_product_attention`.
+    without a visible key gets zeros. Both backends give the same values: `explicit` computes the
+    equation step by step, `fused` calls `scaled_dot_product_attention`.
+
+    Args:
+        backend: "fused" or "explicit".
+        dropout: Dropout of the attention weights.
     """
 
     def __init__(self, *, backend: Backend = "fused", dropout: float = 0.0) -> None:
-        """Chooses the backend.
-
-        Args:
-            backend: "fused" or "explicit".
-            dropout: Probability of dropping an attention weight in training.
-        """
         super().__init__()
         if backend not in get_args(Backend):
-            raise ValueError(f"unknown attention backend {backend!r}: one of {get_args(Backend)}")
+            raise ValueError(
+                f"unknown attention backend {backend!r}; choose from {get_args(Backend)}"
+            )
         self.backend = backend
         self.dropout = dropout
 
@@ -169,7 +171,7 @@ class Attend(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> AttentionMaps:
-        """The weights and what they are made of; the arguments are those of `forward`."""
+        """The attention maps; the arguments are those of `forward`."""
         visible, reaches = _visible(mask, causal, query, key)
         weights = _scores(query, key, bias, visible).softmax(-1)
         if reaches is not None:

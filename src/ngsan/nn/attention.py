@@ -1,9 +1,9 @@
-"""Multi-head attention: projections around `Attend`, with a norm and a bias to be injected.
+"""Multi-head attention: projections around `Attend`, with an injected norm and bias.
 
 NSA (Section 3.2) is this attention with `query_norm=InstanceNorm()`, GSA (Section 3.3) with
 `score_bias=GeometryBias("query")`, and both together are the NG-SAN layer's.
 
-Shapes: `B` images, `T` queries, `S` keys, `N` regions, `W` captions an image, `D` model width,
+Shapes: `B` images, `T` queries, `S` keys, `N` regions, `W` captions per image, `D` model width,
 `H` heads, `K` head width.
 """
 
@@ -16,23 +16,21 @@ from torch import Tensor, nn
 from ngsan.nn.attend import Attend, AttentionMaps, Backend, recall
 from ngsan.nn.cache import Remembered, WordCache, remember
 from ngsan.nn.geometry import GeometryBias
-from ngsan.nn.masks import check_mask, zero_padding
+from ngsan.nn.masks import Packing, check_mask, zero_padding
 from ngsan.nn.normalize import Norm
-from ngsan.nn.packing import Packing
 
 
-def refuse_in_decoder(*norms: Norm | None) -> None:
-    """Raises a `ValueError` if a norm takes its statistics over the words of a caption."""
+def check_decoder_norms(*norms: Norm | None) -> None:
+    """Raises a `ValueError` for norms whose statistics are over the words of a caption."""
     if any(norm is not None and norm.needs_all_elements for norm in norms):
         raise ValueError(
-            "a norm over the elements cannot be used in an autoregressive decoder: its "
-            "statistics take in the words that are still to be written, so training would "
-            "see the future and generation would not. Use it in the encoder, or layer norm"
+            "a norm over the elements cannot be used in an autoregressive decoder, because its "
+            "statistics include future words; use it in the encoder, or use layer norm"
         )
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of H heads, from elements to themselves or to a memory."""
+    """Attention with H heads, from elements to themselves or to a memory."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         backend: Backend = "fused",
     ) -> None:
-        """Puts the parts together.
+        """Creates the projections.
 
         Args:
             dim: D.
@@ -56,20 +54,20 @@ class MultiHeadAttention(nn.Module):
             key_norm: Applied to the projected keys (an ablation, Table 3).
             score_bias: Geometric bias of the scores (GSA).
             causal: Whether element t sees elements 0 to t only, as in a decoder.
-            project: Whether a dense layer joins the heads at the end.
+            project: Whether a dense layer joins the heads.
             dropout: Dropout of the attention weights.
             backend: See `Attend`.
         """
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(f"a model width of {dim} does not divide into {heads} heads")
+            raise ValueError(f"the model width {dim} is not divisible by {heads} heads")
         if score_bias is not None and (score_bias.dim, score_bias.heads) != (dim, heads):
             raise ValueError(
-                f"the score bias is made for a width of {score_bias.dim} and {score_bias.heads} "
-                f"heads, the attention for {dim} and {heads}"
+                f"the score bias has width {score_bias.dim} and {score_bias.heads} heads, the "
+                f"attention {dim} and {heads}"
             )
         if causal:
-            refuse_in_decoder(query_norm, key_norm)
+            check_decoder_norms(query_norm, key_norm)
         self.heads = heads
         self.causal = causal
         self.query = nn.Linear(dim, dim)
@@ -94,12 +92,12 @@ class MultiHeadAttention(nn.Module):
         """Attends from `x` to the memory, or to itself.
 
         Args:
-            x: (B, T, D) where the queries come from, or (M, D) if they are packed.
-            memory: (B, S, D) where keys and values come from; None for self-attention.
+            x: (B, T, D) source of the queries, or (M, D) if packed.
+            memory: (B, S, D) source of keys and values; None for self-attention.
             mask: (B, S) boolean, True = a real key, or None.
-            geometry: (B, N, N, F) of `relative_geometry`, for the score bias.
-            record: A list that the attention's maps are appended to, or None.
-            packing: Which queries are real, if they are packed.
+            geometry: (B, N, N, F) from `relative_geometry`, for the score bias.
+            record: A list to append the attention maps to, or None.
+            packing: The packing of the queries, if packed.
 
         Returns:
             (B, T, D), or (M, D)
@@ -108,7 +106,7 @@ class MultiHeadAttention(nn.Module):
             return self._from_packed(x, packing, memory, mask, record)
         source = x if memory is None else memory
         check_mask(mask, source)
-        # A weight of zero does not silence a value that is no number.
+        # An attention weight of zero does not hide NaN.
         source = zero_padding(source, mask)
         x = source if memory is None else x
         query = self._query(x, mask if memory is None else None)
@@ -120,7 +118,7 @@ class MultiHeadAttention(nn.Module):
         return self._join(values)
 
     def remember(self, memory: Tensor, mask: Tensor | None = None) -> Remembered:
-        """The keys and values of a memory, to be attended to again and again by `recall`.
+        """The keys and values of a memory, computed once for many calls of `recall`.
 
         Args:
             memory: (B, S, D).
@@ -131,11 +129,11 @@ class MultiHeadAttention(nn.Module):
         return remember(key / math.sqrt(key.shape[-1]), value, mask)
 
     def recall(self, x: Tensor, memory: Remembered) -> Tensor:
-        """Attends from `x`, (B, T, D), to what `remember` returned; (B, T, D)."""
+        """Attends from `x` (B, T, D) to a remembered memory; (B, T, D)."""
         return self._join(recall(self._query(x, None), *memory))
 
     def join_projections(self) -> tuple[Tensor, Tensor]:
-        """The three projections as one, (3 D, D) and (3 D), for `step`; keys carry the scale."""
+        """The three projections as one, (3 D, D) and (3 D), for `step`; includes the key scale."""
         scale = math.sqrt(self.heads / self.key.out_features)
         parts = (self.query, self.key, self.value)
         scales = (1.0, scale, 1.0)
@@ -146,19 +144,19 @@ class MultiHeadAttention(nn.Module):
     def step(
         self, x: Tensor, cache: WordCache, layer: int, joined: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Attends from one new word of each caption to the words before it and to itself.
+        """Attends from one new word of each caption to itself and the previous words.
 
         Args:
-            x: (B, W, D) the word at the cache's position of each of W captions.
-            cache: The words before; takes in the new one.
-            layer: Which of the cache's layers this is.
-            joined: Of `join_projections`.
+            x: (B, W, D) the new words, at the cache's position.
+            cache: The previous words; the new ones are added.
+            layer: Index of this layer in the cache.
+            joined: From `join_projections`.
 
         Returns:
             (B, W, D)
         """
         if self.key_norm is not None:
-            raise ValueError("attention with a norm of its keys cannot go word by word")
+            raise ValueError("attention with a key norm cannot decode word by word")
         projected = F.linear(x, *joined)
         query, key_value = projected[..., : x.shape[-1]], projected[..., x.shape[-1] :]
         if self.query_norm is not None:
@@ -174,11 +172,11 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None,
         record: list[AttentionMaps] | None,
     ) -> Tensor:
-        """`forward` from packed words: only where words meet are they spread out."""
+        """`forward` with packed queries, which are unpacked for the attention itself."""
         if self.score_bias is not None or (memory is None and not self.causal):
             raise ValueError(
-                "packed words attend to a memory, or causally to themselves, without a bias: "
-                "otherwise they would see padding"
+                "packed words can attend to a memory, or causally to themselves, without a score "
+                "bias; otherwise they would see padding"
             )
         rows = packing.captions if memory is None else memory.shape[0]
         query = self._query(x, None, packing, rows)
@@ -223,6 +221,8 @@ class MultiHeadAttention(nn.Module):
         if self.score_bias is None:
             return None
         if geometry is None:
-            raise ValueError("attention with a geometric bias needs the geometry of the regions")
+            raise ValueError(
+                "attention with a geometric bias needs geometry=relative_geometry(boxes)"
+            )
         bias: Tensor = self.score_bias(geometry, x)
         return bias

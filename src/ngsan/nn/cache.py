@@ -1,13 +1,13 @@
-"""What a decoder remembers between words, so that no word is computed twice.
+"""Key-value cache of a decoder.
 
-Several captions of an image are written side by side: the beams of a search, or samples. Their
-words' keys and values lie in one buffer for the image, and a caption sees those slots that hold
-words of its own. When a search drops one caption and goes on with another twice, only this view
-changes hands; keys and values never move. The price: attention weighs the words of all W captions
-for each of them, which is little beside the layers' other work as long as W stays some dozens.
+W captions of an image are generated in parallel: the beams of a search, or samples. The keys and
+values of their words are in one buffer per image, and the view of a caption selects the slots of
+its own words. When a search drops one caption and continues another one twice, only the view
+changes; keys and values never move. The cost: each caption attends to the slots of all W captions,
+which is cheap compared with the other work of the layers for up to some dozens of captions.
 
-Shapes: `B` images, `N` regions, `W` captions an image, `T` most words, `H` heads, `K` head width;
-`S` slots, T W or N rounded up to a multiple of 8, which GPUs multiply faster.
+Shapes: `B` images, `N` regions, `W` captions per image, `T` maximum words, `H` heads, `K` head
+width; `S` slots: T W or N, rounded up to a multiple of 8, which is faster on GPUs.
 """
 
 import math
@@ -21,21 +21,19 @@ _ALIGNED = 8
 
 
 class Remembered(NamedTuple):
-    """What a layer attends to again and again: the regions' keys and values."""
+    """Keys and values of the regions, computed once per image."""
 
     key: Tensor
     """(B, H, S, K), divided by sqrt(K)."""
-
     value: Tensor
-    """(B, H, S, K), zero where there is no region: an image without any gives zeros."""
-
+    """(B, H, S, K), zero at padding, so an image without regions gives zeros."""
     view: Tensor | None
-    """(B, 1, 1, S), 0 for a region and minus infinity for padding; None when all are regions. It
-    is 0 throughout for an image without regions, so that weights stay finite."""
+    """(B, 1, 1, S) additive mask: 0 for regions, minus infinity for padding; None without padding.
+    All 0 for an image without regions, so that weights stay finite."""
 
 
 def remember(key: Tensor, value: Tensor, mask: Tensor | None) -> Remembered:
-    """Lays out keys and values to be attended to.
+    """Pads keys and values, and builds the additive mask.
 
     Args:
         key: (B, H, N, K), divided by sqrt(K).
@@ -57,14 +55,14 @@ def remember(key: Tensor, value: Tensor, mask: Tensor | None) -> Remembered:
 
 
 class WordCache:
-    """Keys and values of the words written so far, in every layer.
+    """Keys and values of the generated words in every layer.
 
     Attributes:
-        position: () the position that the next word is written at; on the device, so that a step
-            is the same work at every position.
-        layers: For each layer (2, B, H, S, K): the keys, divided by sqrt(K), and the values.
-        view: (B, 1, W, S), 0 where a caption sees a slot and minus infinity where not.
-        positions: (T, D) the vectors of all positions.
+        position: () position of the next word; on the device, so that a step is the same work at
+            every position.
+        layers: (2, B, H, S, K) for each layer: the keys, divided by sqrt(K), and the values.
+        view: (B, 1, W, S) additive mask: 0 for the slots of a caption, else minus infinity.
+        positions: (T, D) embeddings of all positions.
     """
 
     def __init__(
@@ -78,23 +76,22 @@ class WordCache:
         positions: Tensor,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Allocates the buffers, where the positions are; the numbers are those of the shapes."""
         self.width, self.positions = width, positions
-        longest, device = len(positions), positions.device
-        slots = longest * width
+        max_length, device = len(positions), positions.device
+        slots = max_length * width
         slots += -slots % _ALIGNED
         shape = (2, images, heads, slots, head_dim)
-        # Zeros, because a weight of zero does not silence a slot that holds no number.
+        # Zeros, because an attention weight of zero does not hide NaN in unused memory.
         self.layers = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self.view = torch.full((images, 1, width, slots), -math.inf, device=device, dtype=dtype)
         self.position = torch.zeros((), device=device, dtype=torch.long)
         own = torch.full((width, width), -math.inf, device=device, dtype=dtype).fill_diagonal_(0.0)
-        self._own = own.expand(images, width, width)  # a new word stands in its caption's own slot
+        self._own = own.expand(images, width, width)  # a new word goes to its caption's own slot
         self._first_slots = torch.arange(width, device=device)
         self._slots = self._first_slots.clone()  # of the word at `position`
 
     def clear(self) -> None:
-        """Forgets all words, also such as were no numbers."""
+        """Removes all words; also clears NaN."""
         for buffer in self.layers:
             buffer.zero_()
         self.view.fill_(-math.inf)
@@ -102,11 +99,11 @@ class WordCache:
         self._slots.copy_(self._first_slots)
 
     def begin_word(self) -> None:
-        """Lets every caption see the slot of the word at `position`, which is about to come."""
+        """Makes the slot of the word at `position` visible to its caption."""
         self.view.squeeze(1).index_copy_(2, self._slots, self._own)
 
     def write(self, layer: int, key_value: Tensor) -> None:
-        """Takes the keys and values, (B, W, 2 H K), of the captions' word at `position`."""
+        """Stores the keys and values (B, W, 2 H K) of the words at `position`."""
         buffer = self.layers[layer]
         heads, head_dim = buffer.shape[2], buffer.shape[4]
         split = key_value.to(buffer.dtype).reshape(*key_value.shape[:2], 2, heads, head_dim)
@@ -118,12 +115,12 @@ class WordCache:
         return key, value
 
     def end_word(self) -> None:
-        """Moves on to the next position."""
+        """Moves to the next position."""
         self.position.add_(1)
         self._slots.add_(self.width)
 
     def reorder(self, parents: Tensor) -> None:
-        """Lets caption w of each image go on from what caption `parents[w]` has written.
+        """Makes caption w of each image continue the words of caption `parents[w]`.
 
         Args:
             parents: (B, W), from 0 to W - 1.

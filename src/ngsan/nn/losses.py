@@ -18,11 +18,11 @@ def word_cross_entropy(
     Args:
         logits: (..., V).
         targets: (...) word ids.
-        target_mask: (...) boolean, True = a real target, the end of the sentence included.
-        label_smoothing: Share of the probability spread over the vocabulary.
+        target_mask: (...) boolean, True = a real target, including the end of the sentence.
+        label_smoothing: Probability mass spread over the vocabulary.
 
     Returns:
-        A scalar; zero when no target is real.
+        A scalar; zero if no target is real.
     """
     total = word_cross_entropy_sum(logits, targets, target_mask, label_smoothing=label_smoothing)
     return total / target_mask.sum().clamp(min=1)
@@ -31,14 +31,14 @@ def word_cross_entropy(
 def word_cross_entropy_sum(
     logits: Tensor, targets: Tensor, target_mask: Tensor, *, label_smoothing: float = 0.0
 ) -> Tensor:
-    """The sum rather than the mean of `word_cross_entropy`, for batches that are put together."""
+    """The sum instead of the mean of `word_cross_entropy`, to combine batches."""
     if targets.shape != logits.shape[:-1] or target_mask.shape != targets.shape:
         raise ValueError(
             f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)} and target_mask "
-            f"{tuple(target_mask.shape)} do not fit"
+            f"{tuple(target_mask.shape)} do not match"
         )
     losses = F.cross_entropy(
-        _exact(logits).flatten(0, -2),
+        _single(logits).flatten(0, -2),
         targets.flatten(),
         reduction="none",
         label_smoothing=label_smoothing,
@@ -49,17 +49,17 @@ def word_cross_entropy_sum(
 def allowed_log_probs(
     logits: Tensor, *, forbidden: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
-    """Log-probabilities among the words that may be written, at a temperature.
+    """Log-probabilities of the allowed words, at a temperature.
 
     Args:
         logits: (..., V).
-        forbidden: (F,) ids of words that may not be written, or None.
-        temperature: What the logits are divided by.
+        forbidden: (F,) ids of forbidden words, or None.
+        temperature: Divisor of the logits.
 
     Returns:
-        (..., V), minus infinity for what is forbidden; the rest sums to one.
+        (..., V), minus infinity for forbidden words; the probabilities of the others sum to one.
     """
-    scores = _exact(logits)
+    scores = _single(logits)
     if temperature != 1:
         scores = scores / temperature
     if forbidden is not None:
@@ -67,5 +67,5 @@ def allowed_log_probs(
     return scores.log_softmax(-1)
 
 
-def _exact(logits: Tensor) -> Tensor:
+def _single(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,7 +1,7 @@
 """Normalisation of queries and keys inside self-attention (NSA, Eq. 6-7) and its ablations.
 
-All statistics are taken over the real regions only, in at least single precision; padding
-comes out as zeros. Every norm is called as `norm(x, mask)`.
+All statistics are over the real regions only, in at least single precision. The result is zero at
+padding. Every norm is called as `norm(x, mask)`.
 
 Shapes: `B` images, `N` regions, `C` channels.
 """
@@ -35,9 +35,14 @@ def _moments(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> tuple[Ten
 class InstanceNorm(nn.Module):
     """Normalises each channel over the regions of one image (Eq. 6-7).
 
-    The paper finds the form without the affine part of Eq. 7 best (Table 2), so it is the
-    default. One region, or equal regions, have no spread and become zero (plus the shift), up to
+    In the paper the form without the affine part of Eq. 7 is best (Table 2), so it is the default.
+    A single region, or equal regions, have no variance and become zero (plus the shift), up to
     rounding.
+
+    Args:
+        channels: C; required for the affine form only.
+        affine: Whether to learn a scale and shift per channel.
+        eps: Added to the variance.
     """
 
     needs_all_elements = True
@@ -45,13 +50,6 @@ class InstanceNorm(nn.Module):
     def __init__(
         self, channels: int | None = None, *, affine: bool = False, eps: float = 1e-5
     ) -> None:
-        """Makes the norm.
-
-        Args:
-            channels: C; needed for the affine form only.
-            affine: Whether a learned scale and shift per channel follow.
-            eps: Added to the variance.
-        """
         super().__init__()
         if affine and channels is None:
             raise ValueError("InstanceNorm(affine=True) needs the number of channels")
@@ -60,17 +58,14 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels or 0)) if affine else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalises.
+        """(B, N, C) to (B, N, C), zeros at padding.
 
         Args:
             x: (B, N, C).
-            mask: (B, N) boolean, True = real, or None when all are.
-
-        Returns:
-            (B, N, C), zeros at padding.
+            mask: (B, N) boolean, True = real, or None if all are.
         """
         check_mask(mask, x)
-        x = zero_padding(x, mask)  # before anything else, or its gradient would not be clean
+        x = zero_padding(x, mask)  # first, so that the gradient at padding is zero
         wide = x.to(_statistics_dtype(x))
         mean, variance = _moments(wide, mask, (1,))
         normalized = (wide - mean) * torch.rsqrt(variance + self.eps)
@@ -82,7 +77,12 @@ class InstanceNorm(nn.Module):
 class BatchNorm(nn.Module):
     """Normalises each channel over all real regions of the batch, with a learned affine part.
 
-    In evaluation the running statistics of training take the batch's place.
+    In evaluation mode the running statistics of training are used.
+
+    Args:
+        channels: C.
+        momentum: Weight of the newest batch in the running statistics.
+        eps: Added to the variance.
     """
 
     needs_all_elements = True
@@ -90,13 +90,6 @@ class BatchNorm(nn.Module):
     running_variance: Tensor
 
     def __init__(self, channels: int, *, momentum: float = 0.1, eps: float = 1e-5) -> None:
-        """Makes the norm.
-
-        Args:
-            channels: C.
-            momentum: Weight of the newest batch in the running statistics.
-            eps: Added to the variance.
-        """
         super().__init__()
         self.momentum = momentum
         self.eps = eps
@@ -106,9 +99,9 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(channels))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalises; arguments and result as in `InstanceNorm.forward`."""
+        """Arguments and result as in `InstanceNorm.forward`."""
         check_mask(mask, x)
-        x = zero_padding(x, mask)  # before anything else, or its gradient would not be clean
+        x = zero_padding(x, mask)  # first, so that the gradient at padding is zero
         wide = x.to(_statistics_dtype(x))
         if self.training:
             mean, variance = _moments(wide, mask, (0, 1))
@@ -123,7 +116,7 @@ class BatchNorm(nn.Module):
         real = mask if mask is not None else torch.ones(x.shape[:2], device=x.device)
         count = real.sum()
         unbiased = variance.flatten() * count / (count - 1).clamp(min=1)
-        # A batch of padding alone has nothing to teach.
+        # A batch of padding only changes nothing.
         momentum = self.momentum * (count > 0)
         self.running_mean.lerp_(mean.flatten().to(self.running_mean.dtype), momentum)
         self.running_variance.lerp_(unbiased.to(self.running_variance.dtype), momentum)
@@ -135,19 +128,13 @@ class LayerNorm(nn.Module):
     needs_all_elements = False
 
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
-        """Makes the norm.
-
-        Args:
-            channels: C.
-            eps: Added to the variance.
-        """
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalises; arguments and result as in `InstanceNorm.forward`."""
+        """Arguments and result as in `InstanceNorm.forward`."""
         check_mask(mask, x)
         x = zero_padding(x, mask)
         normalized = F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
@@ -170,4 +157,4 @@ def build_norm(name: NormName, channels: int) -> Norm | None:
             return BatchNorm(channels)
         case "layer":
             return LayerNorm(channels)
-    raise ValueError(f"unknown norm {name!r}: one of {', '.join(get_args(NormName))}")
+    raise ValueError(f"unknown norm {name!r}; choose from {', '.join(get_args(NormName))}")

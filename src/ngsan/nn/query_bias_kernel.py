@@ -1,8 +1,8 @@
-"""The kernels of the query-dependent bias, forwards and backwards, in Triton.
+"""Triton kernels of the query-dependent bias, forward and backward.
 
 Shapes: `B` images, `N` regions, `H` heads, `F` geometry features, `G` width of their embedding. A
-row is a query region of an image, of which there are B N; its pairs are taken a block at a time.
-The embedding of a block is computed from its features whenever it is needed, backwards too.
+row is a query region of an image; there are B N rows. The pairs of a row are processed in blocks.
+The embedding of a block is computed from its features when it is needed, also in the backward pass.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,18 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""What the queries may be."""
+"""Supported types of the queries."""
 
 _BLOCK, _WARPS = 16, 1
-"""Pairs in a block, and warps that share it."""
+"""Pairs per block, and warps per program."""
 
 _PROGRAMS = 2112
-"""Programs at most; each takes every so manieth row, and reads the embedding's weights once."""
+"""Maximum number of programs; each loops over rows and reads the embedding's weights once."""
 
 
 @triton.jit
 def _features(geometry, row, j, k, N, F: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The features of some pairs of a row, (pairs, FB), with a 1 in column F for the bias."""
+    """Features of a block of pairs, (pairs, FB), with a 1 in column F for the bias."""
     pair = (row * N + j[:, None]) * F + k[None, :]
     found = tl.load(geometry + pair, mask=(j[:, None] < N) & (k[None, :] < F), other=0.0)
     return tl.where(k[None, :] == F, 1.0, found)
@@ -34,7 +34,7 @@ def _features(geometry, row, j, k, N, F: tl.constexpr):  # type: ignore[no-untyp
 
 @triton.jit
 def _weights(weight, bias, k, g, G, F: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The weights of the embedding, (FB, G), with its bias in row F."""
+    """Weights of the embedding, (FB, G), with the bias in row F."""
     inside = g[None, :] < G
     found = tl.load(weight + g[None, :] * F + k[:, None], mask=inside & (k[:, None] < F), other=0.0)
     last = tl.load(bias + g[None, :] + 0 * k[:, None], mask=inside & (k[:, None] == F), other=0.0)
@@ -48,7 +48,7 @@ def _forward(  # type: ignore[no-untyped-def]
     F: tl.constexpr, J: tl.constexpr, HB: tl.constexpr, GB: tl.constexpr, FB: tl.constexpr,
     PRECISION: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """Some rows: the bias of their pairs."""
+    """The bias of the pairs of some rows."""
     g, h, k = tl.arange(0, GB), tl.arange(0, HB), tl.arange(0, FB)
     asked = (g[:, None] < G) & (h[None, :] < H)
     weights = _weights(weight, bias, k, g, G, F)
@@ -74,7 +74,7 @@ def _backward(  # type: ignore[no-untyped-def]
     F: tl.constexpr, J: tl.constexpr, HB: tl.constexpr, GB: tl.constexpr, FB: tl.constexpr,
     PRECISION: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """Some rows: the gradients of their queries, and sums of those of the embedding's weights."""
+    """Gradients of the queries of some rows, and partial sums of the weight gradients."""
     g, h, k = tl.arange(0, GB), tl.arange(0, HB), tl.arange(0, FB)
     kind = query.dtype.element_ty
     asked = (h[:, None] < H) & (g[None, :] < G)
@@ -106,7 +106,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def _sizes(geometry: Tensor, query: Tensor) -> dict[str, Any]:
-    """The constants that both kernels are compiled for."""
+    """Compile-time constants of both kernels."""
     heads, width = query.shape[2:]
     single = query.dtype == torch.float32
     return {
@@ -116,10 +116,10 @@ def _sizes(geometry: Tensor, query: Tensor) -> dict[str, Any]:
         "GB": max(16, triton.next_power_of_2(width)),
         "FB": max(16, triton.next_power_of_2(geometry.shape[-1] + 1)),
         "PRECISION": "ieee" if single else "tf32",
-        # Rounded to ten bits, embeddings near zero would fall on the ReLU's other side: a few in a
-        # thousand, which is a few in a hundred of the weights' gradient.
+        # Rounded to ten bits, a few per thousand of the embeddings change sign before the ReLU,
+        # which changes the weights' gradient by a few per cent.
         "EMBEDDING": "ieee" if single else "tf32x3",
-        # Products in full single precision are not made by tensor cores, and need more registers.
+        # Full single precision does not use tensor cores and needs more registers.
         "num_warps": 4 if single else _WARPS,
     }
 
@@ -127,9 +127,9 @@ def _sizes(geometry: Tensor, query: Tensor) -> dict[str, Any]:
 def forwards(
     geometry: Tensor, weight: Tensor, bias: Tensor, query: Tensor, wrap: Callable[[Any], Any]
 ) -> Tensor:
-    """The bias, (B, H, N, N); see `query_bias`. `wrap` lets the compiler see the launch."""
+    """The bias (B, H, N, N); see `query_bias`. `wrap` makes the launch visible to the compiler."""
     images, regions, heads, width = query.shape
-    # Fused attention wants rows that start at multiples of 16 bytes.
+    # Fused attention needs rows that start at multiples of 16 bytes.
     found = query.new_empty(images, heads, regions, -(-regions // 8) * 8)[..., :regions]
     wrap(_forward)[(min(_PROGRAMS, images * regions),)](
         geometry,
@@ -155,7 +155,7 @@ def backwards(
     slope: Tensor,
     wrap: Callable[[Any], Any],
 ) -> tuple[Tensor, Tensor]:
-    """Gradients from that of the bias: of the query, and (F + 1, G) of the weight and its bias."""
+    """Gradients of the query, and (F + 1, G) of weight and bias, from that of the score bias."""
     images, regions, heads, width = query.shape
     sizes = _sizes(geometry, query)
     programs = min(_PROGRAMS, images * regions)
@@ -186,7 +186,7 @@ def query_bias(geometry: Tensor, weight: Tensor, bias: Tensor, query: Tensor) ->
     Args:
         geometry: (B, N, N, F) in single precision; gets no gradient.
         weight: (G, F) in single precision.
-        bias: (G,) likewise.
+        bias: (G,) in single precision.
         query: (B, N, H, G) of one of `DTYPES`.
 
     Returns:

@@ -1,56 +1,58 @@
-"""Figures of tables: differences from one row, also over layers, and curves over epochs.
+"""Figures of tables, and a page of captions of two models side by side.
 
-Bars are standard deviations over the seeds, as in the tables.
+The figures show differences from one row, differences over layers, or curves over epochs. Bars are
+standard deviations over the seeds, as in the tables.
 """
 
+import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ngsan.data.pictures import PictureStore
+from ngsan.html import data_uri, render
 from ngsan.plots import check_ending, new_figure, save_figure
+from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.report import Cell, Report
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
 
 _ASIDE = 0.04
-"""How far, in layers, bars are moved apart that would hide one another."""
+"""Offset, in layers, of bars that would hide one another."""
 
 _ROW, _AROUND = 0.4, 1.05
-"""Inches that each row has, and all that stands above and below the rows."""
+"""Inches per row, and for everything above and below the rows."""
 
 _ABOVE = 0.2
-"""How far, in rows, dots stand above the bar, which would hide them."""
+"""Offset, in rows, of dots above the bar, which would hide them."""
 
 _SPREAD = "ours: mean ± standard deviation; dots: seeds"
 
 
 def draw(report: Report, path: str | Path) -> None:
-    """Draws a table in the way that it asks for.
-
-    Args:
-        report: The table, with at least one finished row.
-        path: The figure: .png, .pdf or .svg.
+    """Plots a table with at least one finished row as .png, .pdf or .svg.
 
     Raises:
-        ValueError: The file's ending is not known, or Matplotlib is missing.
+        ValueError: The file's ending is unknown, or Matplotlib is missing.
     """
     to = check_ending(path)
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     _KINDS[report.table.figure](axes, report)
-    # Curves are of the validation split, whichever the table shows.
+    # Curves are always of the validation split.
     split = "validation" if report.table.figure == "curves" else report.split
-    # Over all of the figure: beside long labels the axes may be too narrow for it.
+    # Over the whole figure: beside long labels the axes may be too narrow.
     figure.suptitle(f"{report.table.title} ({split})", x=0.01, ha="left", fontsize=11)
-    # Below the axes, where it cannot be taken for a row.
+    # Below the axes, where it does not look like a row.
     figure.legend(loc="outside lower left", frameon=False, ncols=2, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, to)
 
 
 def _differences(axes: Any, report: Report) -> None:
-    """The main metric of each row less that of one: ours with its spread, and the paper's."""
+    """The main metric of each row minus the base row's: ours with its spread, and the paper's."""
     metric = report.table.metric
     base = _base(report)
     cells = [line.cells[metric] for line in report.lines]
@@ -59,8 +61,8 @@ def _differences(axes: Any, report: Report) -> None:
     ours = [cell.mean - base.mean for cell in cells]
     several = any(cell.deviation is not None for cell in cells)
     spread = [_spread(cell) for cell in cells] if several else None
-    told = _SPREAD if several else "ours, a run each"
-    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=told)
+    label = _SPREAD if several else "ours, a run each"
+    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=label)
     for place, cell in enumerate(cells if several else ()):
         values = [value - base.mean for value in cell.values]
         heights = [place - _ABOVE] * len(values)
@@ -71,31 +73,31 @@ def _differences(axes: Any, report: Report) -> None:
         axes.plot(printed, found, "D", color=_PAPER, fillstyle="none", label="paper")
     axes.set_yticks(places, [line.label for line in report.lines])
     axes.set_ylim(len(cells) - 0.5, -0.5)  # the first on top
-    # Rows are as high in every figure, so that dots are as near to their bars.
+    # Rows have the same height in every figure, so that dots are close to their bars.
     axes.figure.set_figheight(_AROUND + _ROW * len(cells))
     axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
 
 
 def _base(report: Report) -> Cell:
-    """The main metric of the row that others are compared with."""
+    """The main metric of the base row."""
     found = next(line for line in report.lines if line.label == report.base)
     return found.cells[report.table.metric]
 
 
 def _paper(cells: Sequence[tuple[int, Cell]], base: Cell) -> list[tuple[int, float]]:
-    """Places and the paper's differences from one row, where it prints both."""
+    """Positions and the paper's differences from the base row, where it prints both."""
     if base.paper is None:
         return []
     return [(place, cell.paper - base.paper) for place, cell in cells if cell.paper is not None]
 
 
 def _spread(cell: Cell) -> float:
-    """Half the length of a bar; not a number, and so no bar, of a single run."""
+    """Half the length of a bar; NaN, which draws no bar, for a single run."""
     return math.nan if cell.deviation is None else cell.deviation
 
 
 def _layers(axes: Any, report: Report) -> None:
-    """The main metric less that of one row over the number of layers, a line a model."""
+    """The main metric minus the base row's over the number of layers, one line per model."""
     metric = report.table.metric
     base = _base(report)
     models: dict[str, list[tuple[int, Cell]]] = {}
@@ -116,8 +118,8 @@ def _layers(axes: Any, report: Report) -> None:
         )
         known = _paper(found, base)
         if known:
-            told = f"{model}, paper"
-            axes.plot(*zip(*known, strict=True), "D--", color=colour, fillstyle="none", label=told)
+            label = f"{model}, paper"
+            axes.plot(*zip(*known, strict=True), "D--", color=colour, fillstyle="none", label=label)
     several = any(cell.deviation is not None for found in models.values() for _, cell in found)
     axes.set_xticks(sorted({layers for found in models.values() for layers, _ in found}))
     axes.set_xlabel("layers, L" + (" (bars: standard deviation)" if several else ""))
@@ -125,7 +127,7 @@ def _layers(axes: Any, report: Report) -> None:
 
 
 def _curves(axes: Any, report: Report) -> None:
-    """The main metric on the validation split over the epochs, a line a seed."""
+    """The main metric on the validation split over the epochs, one line per seed."""
     for line, colour in zip(report.lines, (_PAPER, _OURS), strict=False):
         for number, curve in enumerate(line.curves):
             label = line.label if number == 0 else None
@@ -141,4 +143,95 @@ _KINDS: dict[str, Callable[[Any, Report], None]] = {
     "layers": _layers,
     "curves": _curves,
 }
-"""What is drawn, by the name that tables have for it."""
+"""The plots by the name of `Table.figure`."""
+
+_RELATIONS = """
+above across against along among around at atop behind below beneath beside between beyond by down
+from front in inside into left near next off on onto out outside over right through top toward
+towards under underneath up upon with
+"""
+
+RELATIONS = frozenset(_RELATIONS.split())
+"""Words for spatial relations."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image for which two models state different relations."""
+
+    image: str
+    """Its id."""
+
+    captions: Mapping[str, str]
+    """By model."""
+
+    cider: Mapping[str, float]
+    """By model."""
+
+
+def choose_examples(written: Mapping[str, Written], most: int = 48) -> list[Example]:
+    """Images for which two models state different relations, half of them won by either.
+
+    Args:
+        written: The outputs of the two models for the same images, by model.
+        most: The maximum number of images.
+    """
+    (first, mine), (second, its) = written.items()
+    found = []
+    for image, text, other, (score,), (its_score,) in zip(
+        mine.ids, mine.texts, its.texts, mine.scores, its.scores, strict=True
+    ):
+        if _relations(text) != _relations(other):
+            captions, cider = {first: text, second: other}, {first: score, second: its_score}
+            found.append(Example(image, captions, cider))
+    found.sort(key=lambda example: example.cider[second] - example.cider[first])
+    if len(found) <= most:
+        return found[::-1]
+    half = most // 2
+    return [*found[: -half - 1 : -1], *found[: most - half]]
+
+
+def _relations(text: str) -> list[str]:
+    return sorted(word for word in text.split() if word in RELATIONS)
+
+
+def examples_page(
+    examples: Sequence[Example],
+    references: Mapping[str, Sequence[str]],
+    pictures: PictureStore | None,
+    *,
+    models: Sequence[str],
+    compared: int,
+) -> str:
+    """The page of examples as HTML.
+
+    Args:
+        examples: From `choose_examples`.
+        references: Reference captions by image.
+        pictures: The photographs, or None to show none.
+        models: The names of the two models.
+        compared: Images that both models captioned.
+    """
+    thumbnails = {}
+    if pictures is not None:
+        images = [example.image for example in examples if example.image in pictures]
+        thumbnails = {image: _thumbnail(pictures.read(image)) for image in images}
+    return render(
+        "relation_examples.html.j2",
+        examples=examples,
+        references=references,
+        thumbnails=thumbnails,
+        relations=RELATIONS,
+        models=models,
+        compared=compared,
+    )
+
+
+def _thumbnail(content: bytes) -> str:
+    from PIL import Image
+
+    thumbnail = Image.open(io.BytesIO(content)).convert("RGB")
+    thumbnail.thumbnail((420, 420))
+    file = io.BytesIO()
+    thumbnail.save(file, "JPEG", quality=80)
+    return data_uri(file.getvalue(), "image/jpeg")

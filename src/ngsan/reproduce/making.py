@@ -1,5 +1,6 @@
-"""Makes the runs of a table that are not finished, one after the other or some at a time."""
+"""Makes the unfinished runs of a table, one after the other or several at a time."""
 
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -15,19 +16,21 @@ from types import FrameType
 
 import torch
 
+from ngsan.metrics.captions import Metric
+from ngsan.predict.evaluate import score_results
 from ngsan.reproduce.ledger import Entry, Ledger, Written
-from ngsan.reproduce.runs import Wanted, add_all, make_run, remove_run
-from ngsan.reproduce.splits import check_made
+from ngsan.reproduce.runs import Wanted, add_all, check_made, make_run, remove_run
+from ngsan.reproduce.tasks import open_split
 from ngsan.train.log import Entry as LogEntry
 from ngsan.train.run import InterruptedRunError
 
 Found = list[tuple[Entry, dict[str, Written]]]
 
 _FAILURES = (ValueError, OSError, RuntimeError)
-"""What may be wrong with a single run."""
+"""Errors that concern a single run."""
 
 _ORPHAN_SECONDS = 5.0
-"""How long a process has to save its state when the one that started it has gone."""
+"""Time for a process to save its state when its parent is gone."""
 
 
 def make_runs(
@@ -39,20 +42,20 @@ def make_runs(
     listen: Callable[[LogEntry], None] = lambda entry: None,
     on_run: Callable[[Wanted, int, int], None] = lambda run, done, of: None,
 ) -> None:
-    """Makes the runs that the ledger lacks, and enters each when it is finished.
+    """Makes the runs that the ledger lacks, and adds each when it is finished.
 
-    A run that fails does not keep the others from being made.
+    A failing run does not stop the others.
 
     Args:
         wanted: The runs of one or more tables.
-        ledger: Where they are entered.
+        ledger: The ledger.
         jobs: Runs at a time; small models leave much of a large GPU idle.
         keep: Keys of runs whose folders stay.
-        listen: Told what happens in a run, if it is made alone.
-        on_run: Told of every run that is finished, and how many are, of how many.
+        listen: Receives the training log, if runs are made one at a time.
+        on_run: Called with every finished run, their number so far, and the total.
 
     Raises:
-        ValueError: Something is not installed, the ledger's runs were measured on another test
+        ValueError: Something is not installed, the ledger's runs were evaluated on another test
             split, or runs failed; all others are in the ledger.
     """
     if jobs < 1:
@@ -68,7 +71,7 @@ def make_runs(
         nonlocal done
         add_all(ledger, found)
         if run.key not in keep:
-            remove_run(run.key, ledger.folder)  # not before it is entered: a run may take hours
+            remove_run(run.key, ledger.folder)  # only after it was added: a run may take hours
         done += 1
         on_run(run, done, len(missing))
 
@@ -94,14 +97,14 @@ def make_runs(
         if not isinstance(problem, _FAILURES):
             raise problem
     if failed:
-        raise ValueError(_told(failed, len(missing)))
+        raise ValueError(_describe_failures(failed, len(missing)))
 
 
 def missing_runs(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
     """The runs that the ledger lacks: each once, those of the first seed first.
 
-    A run that is measured after a later phase is measured after the earlier ones, too: it stands
-    for the runs that end there.
+    A run that is evaluated after a later phase is evaluated after the earlier ones, too: it
+    includes the runs that end there.
     """
     lacking = {run.key: run for run in wanted if run.key not in ledger}
     on_the_way = {
@@ -110,18 +113,18 @@ def missing_runs(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
         for phase in run.task.phases[: run.task.phases.index(run.phase)]
     }
     missing = [run for key, run in lacking.items() if key not in on_the_way]
-    # The longest first, such that none is left to be waited for in the end.
+    # The longest first, so that no long one remains at the end.
     return sorted(missing, key=lambda run: (run.config.seed, -run.task.phases.index(run.phase)))
 
 
 def _made_apart(
     runs: Sequence[Wanted], folder: Path, jobs: int
 ) -> Iterator[tuple[Wanted, "Future[Found]"]]:
-    """Makes runs in processes of their own, and gives each when it is over.
+    """Makes runs in separate processes, and yields each when it has ended.
 
-    Every process has an executor of its own: one that dies takes no other run with it.
+    Every process has its own executor: if it dies, no other run is affected.
     """
-    # What a process may use without the others: torch would take all cores for each.
+    # By default torch would use all cores in each process.
     threads = max(1, torch.get_num_threads() // jobs)
     left = list(reversed(runs))
     idle = [_start_worker(threads) for _ in range(min(jobs, len(runs)))]
@@ -150,10 +153,10 @@ def _start_worker(threads: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started here never see Ctrl-C, which a terminal sends to all of them.
+    """Processes that are started here ignore Ctrl-C, which a terminal sends to all of them.
 
-    They are told by this one, which sees it a moment later; by themselves they would complain if
-    it came while they begin.
+    This process stops them a moment later; otherwise they would print errors if it came while they
+    start.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -163,7 +166,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _begin(threads: int) -> None:
-    """What a process does first: takes its share of the cores, and looks after its parent."""
+    """Limits a new process to its share of the cores, and ends it with its parent."""
     torch.set_num_threads(threads)
     for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ.setdefault(name, str(threads))  # for processes that this one starts
@@ -181,7 +184,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _ended_together() -> Iterator[None]:
-    """When this process is stopped, the runs save their states and end, too.
+    """Ends the runs, which save their states, when this process is stopped.
 
     Raises:
         InterruptedRunError: It was stopped by SIGTERM.
@@ -203,14 +206,59 @@ def _ended_together() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _told(failed: Sequence[tuple[Wanted, BaseException]], of: int) -> str:
+def _describe_failures(failed: Sequence[tuple[Wanted, BaseException]], of: int) -> str:
     lines = []
     for run, error in failed:
         reason = str(error)
         if isinstance(error, BrokenProcessPool):
-            reason = "its process was killed, perhaps for want of memory"
+            reason = "its process was killed, perhaps for lack of memory"
         lines.append(f"\n  {run.label}, seed {run.config.seed}: {reason}")
     return (
-        f"{len(failed)} of {of} runs failed; the others are in the ledger (--report shows them), "
-        f"and what was saved of these goes on when the command is run again:{''.join(lines)}"
+        f"{len(failed)} of {of} runs failed; the others are in the ledger (--report shows them). "
+        f"Run the command again to resume the failed ones:{''.join(lines)}"
     )
+
+
+def add_spice(
+    wanted: Sequence[Wanted],
+    ledger: Ledger,
+    split: str,
+    spice: Metric,
+    *,
+    on_run: Callable[[Wanted], None] = lambda run: None,
+) -> list[Wanted]:
+    """Adds SPICE to the finished runs that lack it, run by run.
+
+    Args:
+        wanted: Runs of captions; unfinished ones are skipped.
+        ledger: The finished runs; it has no other writer.
+        split: The split of the outputs.
+        spice: `ngsan.metrics.spice.Spice`.
+        on_run: Called with each run before it is scored.
+
+    Returns:
+        The finished runs that cannot be scored, as their texts are missing.
+
+    Raises:
+        ValueError: A file of outputs is damaged, or its images are not those of the split.
+        ChildProcessError: The program failed.
+    """
+    finished = [run for run in wanted if run.key in ledger and split in ledger[run.key].metrics]
+    (name,) = spice.names
+    open_runs = [run for run in finished if name not in ledger[run.key].metrics[split]]
+    if not open_runs:
+        return []
+    references = open_split(open_runs[0].config, split).references()
+    lost = []
+    for run in open_runs:
+        written = ledger.written(run.key, split) if ledger.has_written(run.key, split) else None
+        if written is None or not written.texts:
+            lost.append(run)
+            continue
+        on_run(run)
+        texts = dict(zip(written.ids, written.texts, strict=True))
+        value = score_results(texts, references, [spice]).values[name]
+        entry = ledger[run.key]
+        scores = {**entry.metrics, split: {**entry.metrics[split], name: round(value, 4)}}
+        ledger.replace(dataclasses.replace(entry, metrics=scores))
+    return lost

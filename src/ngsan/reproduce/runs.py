@@ -1,9 +1,9 @@
-"""The runs of a table: which are wanted, which are finished, and how one is made."""
+"""The runs of a table: which are wanted, which are finished, and how to make one."""
 
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,17 @@ from ngsan import __version__
 from ngsan.config import from_dict
 from ngsan.reproduce.ledger import Entry, Ledger, Written, run_key
 from ngsan.reproduce.tables import Row, Table
-from ngsan.reproduce.task import Fitted, TableTask
-from ngsan.reproduce.tasks import TASKS
-from ngsan.train.keeping import LOG
+from ngsan.reproduce.tasks import TASKS, Fitted, TableTask
+from ngsan.train.log import LOG
 from ngsan.train.log import Entry as LogEntry
-from ngsan.train.progress import SettingsError
 from ngsan.train.run import train
+from ngsan.train.state import SettingsError, differences, remove_keys
 
 RUNS = "runs"
-"""Where runs have their folders, which are removed when they are in the ledger."""
+"""The folder of the runs' own folders, which are removed when the runs are in the ledger."""
 
 _REMOVED = ".removed"
-"""How the folder of a run is called that is being removed."""
+"""Suffix of the folder of a run that is being removed."""
 
 
 @dataclass(frozen=True)
@@ -34,46 +33,35 @@ class Wanted:
     """The table's row."""
 
     phase: str
-    """After which phase it is measured."""
+    """The phase after which the model is evaluated."""
 
     metric: str
-    """What the table compares its rows by."""
+    """The metric that compares the table's rows."""
 
     config: Any
-    """All of it."""
-
     data: dict[str, str]
-    """What is learned from, the same on every machine."""
+    """See `Fitted` for this and the next two."""
 
     content: dict[str, str] = field(default_factory=dict)
-    """Signatures of the same, to the byte."""
-
     measured: dict[str, str] = field(default_factory=dict)
-    """What it is measured on beyond them, see `Fitted.measured`; not part of the key."""
 
     @property
     def task(self) -> TableTask:
-        """What is learned."""
         return TASKS[self.config.task]
 
     @property
     def key(self) -> str:
-        """Of the run up to the phase."""
+        """The key of the run up to the phase."""
         return self.key_after(self.phase)
 
     def key_after(self, phase: str) -> str:
-        """Of the run up to a phase: what comes after it does not matter."""
+        """The key of the run up to a phase; it does not depend on later phases."""
         return run_key({**self.settings(phase), "data": self.data})
 
     def settings(self, phase: str) -> dict[str, Any]:
-        """All of the configuration that decides the result after a phase."""
+        """The part of the configuration that decides the result after a phase."""
         values = dataclasses.asdict(self.config)
-        for key in self.task.free(phase):
-            *sections, last = key.split(".")
-            inner = values
-            for section in sections:
-                inner = inner[section]
-            del inner[last]
+        remove_keys(values, self.task.free(phase))
         made: dict[str, Any] = json.loads(json.dumps(values))
         return made
 
@@ -90,13 +78,13 @@ def wanted_runs(
 
     Args:
         table: The table.
-        base: What the rows change, such as the table's recipe with a folder of data.
-        seeds: Of the runs.
+        base: The run that the rows change, such as the table's recipe with a folder of data.
+        seeds: The seeds.
         rows: Labels of the rows to make; None for all.
-        fitted: Of `TableTask.fit` for the base, which takes a while, if it is at hand.
+        fitted: The result of `TableTask.fit` for the base, which takes a while, if available.
 
     Raises:
-        ValueError: There is no such row, or the data do not fit.
+        ValueError: The row does not exist, or the data do not fit.
     """
     check_wanted(table, base, rows)  # before all data are read
     chosen = [row for row in table.rows if rows is None or row.label in rows]
@@ -119,12 +107,7 @@ def wanted_runs(
 
 
 def with_finished_seeds(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted]:
-    """The runs of a table, and those of every further seed of which one is finished.
-
-    Args:
-        wanted: The table's runs, seed by seed.
-        ledger: Those that are finished, with others.
-    """
+    """The runs of a table, seed by seed, and those of every further seed with a finished run."""
     last = wanted[-1].config.seed
     rows = [run for run in wanted if run.config.seed == last]
     found = list(wanted)
@@ -139,7 +122,7 @@ def with_finished_seeds(wanted: Sequence[Wanted], ledger: Ledger) -> list[Wanted
 
 
 def check_wanted(table: Table, base: Any, rows: Sequence[str] | None = None) -> None:
-    """Raises a `ValueError` if a table has no such rows, or a recipe lacks what it measures."""
+    """Raises a `ValueError` if a table has no such rows, or a recipe lacks its phase."""
     unknown = set(rows or ()) - {row.label for row in table.rows}
     if unknown:
         known = ", ".join(repr(row.label) for row in table.rows)
@@ -148,14 +131,14 @@ def check_wanted(table: Table, base: Any, rows: Sequence[str] | None = None) -> 
 
 
 def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
-    """What `TableTask.fit` gave for the runs of a ledger, without their data.
+    """What `TableTask.fit` returned for the runs of a ledger, without their data.
 
     Args:
-        base: What the rows of a table change, whatever its data.
-        ledger: Finished runs, of which those of the same task have the same data.
+        base: The run that the rows of a table change, whatever its data.
+        ledger: Finished runs; those of the same task have the same data.
 
     Raises:
-        ValueError: There are none, or their data are not the same.
+        ValueError: There are none, or their data differ.
     """
     sizes = TASKS[base.task].sizes
     found: dict[str, tuple[dict[str, Any], Entry]] = {}
@@ -164,11 +147,11 @@ def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
             model = {name: entry.model.get(name) for name in sizes}
             found[json.dumps([entry.data, model], sort_keys=True)] = model, entry
     if not found:
-        raise ValueError(f"{ledger.folder}: no run of the task {base.task} is finished there")
+        raise ValueError(f"{ledger.folder}: it has no finished run of the task {base.task}")
     if len(found) > 1:
         raise ValueError(
-            f"{ledger.folder}: its runs of the task {base.task} learned from {len(found)} sets of "
-            "data; say which: --data DIR"
+            f"{ledger.folder}: its runs of the task {base.task} were trained on {len(found)} sets "
+            "of data; choose one with --data DIR"
         )
     ((model, entry),) = found.values()
     config = dataclasses.replace(base, model=dataclasses.replace(base.model, **model))
@@ -187,21 +170,21 @@ def make_run(
     *,
     listen: Callable[[LogEntry], None] = lambda entry: None,
 ) -> list[tuple[Entry, dict[str, Written]]]:
-    """Makes a run, or goes on with it, and measures it after each phase.
+    """Starts or resumes a run, and evaluates it after each phase.
 
     Args:
         wanted: The run.
-        folder: Where tables are made; the run has a folder of its own in it, see `remove_run`.
-        listen: Told what happens in training.
+        folder: The ledger's folder, where the run has its own, see `remove_run`.
+        listen: Receives the entries of the training log.
 
     Returns:
-        What belongs into the ledger, for each phase: the entry, and what was written by split.
+        The entry of the ledger for each phase, and the outputs by split.
     """
     output = Path(folder) / RUNS / wanted.key
     try:
         train(wanted.config, output, resume=output.exists(), listen=listen)
     except SettingsError:
-        # It was begun with other bytes of the same data, or in another precision.
+        # It was started with other bytes of the same data, or in another precision.
         remove_run(wanted.key, folder)
         train(wanted.config, output, listen=listen)
     log = _read_log(output)
@@ -212,7 +195,7 @@ def make_run(
 def remove_run(key: str, folder: str | Path) -> None:
     """Removes the folder of a run, if there is one, and what kills left of other removals.
 
-    It gets another name first: nobody takes a folder of which half is left for a run to go on with.
+    It is renamed first, so that a half-removed folder is never resumed.
     """
     runs = Path(folder) / RUNS
     if (runs / key).is_dir():
@@ -220,12 +203,12 @@ def remove_run(key: str, folder: str | Path) -> None:
         shutil.rmtree(unseen, ignore_errors=True)
         (runs / key).rename(unseen)
     for left in runs.glob(f"*{_REMOVED}"):
-        # Another process may be at it, too.
+        # Another process may be removing it, too.
         shutil.rmtree(left, ignore_errors=True)
 
 
 def add_all(ledger: Ledger, found: Sequence[tuple[Entry, dict[str, Written]]]) -> None:
-    """Takes measured phases into a ledger."""
+    """Adds evaluated phases to a ledger."""
     for entry, written in found:
         if entry.key not in ledger:
             ledger.add(entry, written)
@@ -276,3 +259,98 @@ def _curve(wanted: Wanted, phase: str, log: Sequence[LogEntry]) -> list[float]:
 
 def _read_log(output: Path) -> list[LogEntry]:
     return [json.loads(line) for line in (output / LOG).read_text(encoding="utf-8").splitlines()]
+
+
+def check_made(wanted: Sequence[Wanted], ledger: Ledger) -> None:
+    """Raises a `ValueError` if finished runs on the same data had another test split."""
+    for run in wanted:
+        alike = [entry for entry in ledger if entry.data == run.data]
+        for split, origin in run.measured.items():
+            _compare_with_data(alike, split, origin, ledger)
+
+
+def check_reported(
+    entries: Iterable[Entry], split: str, now: Mapping[str, str], ledger: Ledger
+) -> None:
+    """Raises a `ValueError` if runs were evaluated on different splits of the same name.
+
+    Args:
+        entries: The runs; old ones without a signature pass.
+        split: The split to show.
+        now: `Wanted.measured`; empty if the data are not available.
+        ledger: The ledger of the runs.
+    """
+    telling = [entry for entry in entries if split in entry.measured]
+    if split in now:
+        _compare_with_data(telling, split, now[split], ledger)
+    for entry in telling[1:]:
+        if entry.measured[split] != telling[0].measured[split]:
+            raise ValueError(
+                f"{ledger.folder}: the runs {telling[0].key} and {entry.key} were evaluated on "
+                f"different splits {split!r}, so they cannot share a table; train the table's "
+                "models on the same data, in another --output"
+            )
+
+
+def _compare_with_data(entries: Iterable[Entry], split: str, origin: str, ledger: Ledger) -> None:
+    for entry in entries:
+        if entry.measured.get(split, origin) != origin:
+            raise ValueError(
+                f"{ledger.folder}: the run {entry.key} there was evaluated on another split "
+                f"{split!r} than the data's, so their scores cannot be compared; use another "
+                "--output for these data"
+            )
+
+
+_MOST = 3
+"""Differences to list; other recipes may have dozens."""
+
+
+def describe_others(table: Table, wanted: Sequence[Wanted], ledger: Ledger) -> str:
+    """The end of a message that no run of a table is finished in a ledger.
+
+    It describes the ledger's runs of the same task, and how to ask for them; empty without any.
+    """
+    task = wanted[0].config.task
+    entries = [entry for entry in ledger if entry.settings.get("task") == task]
+    if not entries:
+        return ""
+    held = f", which has {len(entries)} {'run' if len(entries) == 1 else 'runs'} of the task {task}"
+    found = _candidates(table, wanted, entries)
+    if not found:
+        return f"{held}, of other rows or evaluated after another phase"
+    nearest = min(found, key=len)
+    listed = ", ".join(nearest[:_MOST])
+    if len(nearest) > _MOST:
+        listed += f" and {len(nearest) - _MOST} more"
+    return (
+        f"{held}, perhaps of another recipe or of other data"
+        f"{f' (the nearest has {listed})' if listed else ''}; pass the keys, or the --config, that "
+        "they were trained with"
+    )
+
+
+def _candidates(
+    table: Table, wanted: Sequence[Wanted], entries: Sequence[Entry]
+) -> list[list[str]]:
+    """The differences of finished runs from wanted ones of the same row, pair by pair."""
+    rows = {row.label: row for row in table.rows}
+    seed = wanted[0].config.seed  # the same runs are wanted for all seeds
+    return [
+        _differing(run, entry)
+        for run in wanted
+        if run.config.seed == seed
+        for entry in entries
+        if entry.phase == run.phase and rows[run.label].fits(entry.model)
+    ]
+
+
+def _differing(run: Wanted, entry: Entry) -> list[str]:
+    """The differences of a finished run from a wanted one, except for the seed."""
+    asked = run.settings(run.phase)
+    del asked["seed"]
+    made = {**entry.settings, "model": dict(entry.model)}
+    for size in run.task.sizes:  # decided by the data
+        asked["model"].pop(size, None)
+        made["model"].pop(size, None)
+    return ["other data"] * (entry.data != run.data) + differences(made, asked)

@@ -1,7 +1,7 @@
-"""Answers to questions about images: their normal form, and how many people must agree with one.
+"""Answers to questions about images: normalisation and accuracy.
 
-The rules are those of the official evaluation of VQA, as its program has applied them since March
-2021, with what looks like oversights kept: a score is only worth something if others get the same.
+The rules are those of the official VQA evaluation program since March 2021, including its apparent
+bugs, so that scores are comparable.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
-"""What is taken out of answers; apostrophes, colons and others stay."""
+"""Removed from answers; apostrophes, colons and others stay."""
 
 NUMBERS = dict(
     zip(
@@ -19,13 +19,13 @@ NUMBERS = dict(
         strict=True,
     )
 ) | {"ten": "10"}
-"""Words that are written as digits."""
+"""Words that become digits."""
 
 ARTICLES = frozenset(("a", "an", "the"))
-"""Words that are left out."""
+"""Words that are removed."""
 
-AGREEING = 3
-"""People who must have given an answer for it to be wholly right."""
+FULL_AGREEMENT = 3
+"""Number of annotators for an accuracy of 1."""
 
 _CONTRACTED = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't
@@ -41,60 +41,52 @@ _CONTRACTED = """
 
 
 def _contractions() -> dict[str, str]:
-    """From what is left of a contraction when one apostrophe is forgotten to the contraction."""
+    """Maps contractions without one of their apostrophes to the contractions."""
     found = {}
     for word in _CONTRACTED.split():
         for place, letter in enumerate(word):
             if letter == "'":
                 found[word[:place] + word[place + 1 :]] = word
-    # The official table has this one the wrong way round.
+    # Reversed in the official table.
     return {**found, "somebody'd": "somebodyd"}
 
 
 CONTRACTIONS = _contractions()
-"""Words that get their apostrophe back."""
+"""Restores apostrophes."""
 
 _DIGITS_WITH_COMMA = re.compile(r"\d,\d")
-# Meant to spare the points of decimals; as it stands in the official program it looks behind the
-# point alone, so that "2." loses it.
+# Meant to keep decimal points. The official program only checks the character after the point, so
+# "2." loses it.
 _POINT = re.compile(r"\.(?!\d)")
-_MOST_POINTS = 32  # there, a flag of the expression was given in the place of a count
+_MAX_POINTS = 32  # the official program passes a flag as the count
 
 
 def clean_answer(text: str) -> str:
-    """An answer with line ends and tabs as spaces, and none around it."""
+    """An answer with line ends and tabs as spaces, stripped."""
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
-@lru_cache(1 << 16)  # people give the same answers over and over
+@lru_cache(1 << 16)  # most answers occur many times
 def normalize_answer(text: str) -> str:
-    """The normal form of an answer: lower case, no punctuation, no articles, numbers as digits.
+    """The normal form of a cleaned answer: lower case, no punctuation or articles, digits.
 
-    A mark of punctuation becomes a space, or nothing where a space stands beside one of its kind.
-    If there is a comma between digits anywhere, all marks become nothing.
-
-    Args:
-        text: An answer, as `clean_answer` leaves it.
+    A punctuation mark becomes a space, or nothing if it occurs next to a space somewhere in the
+    text. If there is a comma between digits, all marks become nothing.
     """
     joined = _DIGITS_WITH_COMMA.search(text) is not None
     made = text
     for mark in PUNCTUATION:
         beside_space = f"{mark} " in text or f" {mark}" in text
         made = made.replace(mark, "" if joined or beside_space else " ")
-    made = _POINT.sub("", made, count=_MOST_POINTS)
+    made = _POINT.sub("", made, count=_MAX_POINTS)
     words = [NUMBERS.get(word, word) for word in made.lower().split()]
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
 def compared_answers(given: Sequence[str]) -> tuple[list[str], bool]:
-    """People's answers as an answer is compared with them.
+    """The human answers as an answer is compared with them, and whether they are normalised.
 
-    Args:
-        given: What people answered.
-
-    Returns:
-        The answers, and whether they are in normal form: they are left as they are when all are
-        the same, and so is what is compared with them.
+    If all human answers are equal, neither they nor the compared answer are normalised.
     """
     cleaned = [clean_answer(answer) for answer in given]
     if len(set(cleaned)) < 2:
@@ -103,37 +95,26 @@ def compared_answers(given: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def agreement(same: int, people: int) -> float:
-    """The accuracy, from 0 to 1, of an answer that some of all people gave.
+    """Accuracy, 0 to 1, of an answer that `same` of all `people` gave.
 
-    It is min(n / 3, 1), with n those who gave it, averaged over all ways to leave one person out:
-    of ten people one makes 0.3, two 0.6, three 0.9, and more 1.
-
-    Args:
-        same: People who gave the answer.
-        people: All people.
+    It is min(n / 3, 1), where n is the number of the other annotators with this answer, averaged
+    over all ways to leave one annotator out. With ten annotators, one agreement gives 0.3, two
+    0.6, three 0.9, and more 1.
     """
-    others = min((same - 1) / AGREEING, 1.0) if same else 0.0
-    return (same * others + (people - same) * min(same / AGREEING, 1.0)) / people
+    others = min((same - 1) / FULL_AGREEMENT, 1.0) if same else 0.0
+    return (same * others + (people - same) * min(same / FULL_AGREEMENT, 1.0)) / people
 
 
 def answer_accuracy(answer: str, given: Sequence[str]) -> float:
-    """The official accuracy of an answer, from 0 to 1.
-
-    Args:
-        answer: The answer.
-        given: What people answered, ten of them in VQA.
-
-    Raises:
-        ValueError: Nobody answered.
-    """
+    """The official accuracy of an answer, 0 to 1, given the human answers (ten in VQA)."""
     if not given:
-        raise ValueError(f"the accuracy of {answer!r} is not known: nobody has answered")
+        raise ValueError(f"cannot score {answer!r}: no human answers")
     known, normal = compared_answers(given)
     answer = clean_answer(answer)
     return agreement(known.count(normalize_answer(answer) if normal else answer), len(known))
 
 
 def graded_answers(given: Sequence[str]) -> dict[str, float]:
-    """Every answer that people gave, as it is compared, with its accuracy, best first."""
+    """Every human answer, as it is compared, with its accuracy, best first."""
     known, _ = compared_answers(given)
     return {answer: agreement(same, len(known)) for answer, same in Counter(known).most_common()}

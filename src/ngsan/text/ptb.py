@@ -10,7 +10,7 @@ wins, and among equally long ones the first. What a rule looks ahead at counts f
 it stands in a group: ``inc.(?=(.))`` is as long as the word ``inc.a`` and comes before it in the
 table, hence ``inc. a``. Plain words, most of any caption, skip the rules.
 
-The rules do not look at the caption but at its *shape*, a string of the same length in which each
+The rules match not the caption but its *shape*, a string of the same length in which each
 letter outside ASCII is ``é``, each such digit ``٠`` and so on. They need to know a few characters
 instead of all of Unicode; the tokens are cut from the caption itself.
 """
@@ -20,8 +20,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-
-__all__ = ["TOKENIZER_VERSION", "tokenize", "tokenize_lines"]
 
 TOKENIZER_VERSION = "ptb-3.4.1-b"
 
@@ -312,14 +310,14 @@ def _scan(caption: str, following: str | None) -> list[str]:
                 tokens.append(word)
                 start = plain.end()
                 continue
-        longest, stop, rule = start, start + 1, ""
+        max_length, stop, rule = start, start + 1, ""
         for name, pattern in _BY_KIND[_KINDS.get(shape[start], ".")]:
             if match := pattern.match(shape, start):
                 if name == "smile" and following is None and match.end() == end:
                     continue  # nothing comes after it, not even the end of a line
                 length = max(match.end(), match.end(match.lastindex or 0))
-                if length > longest:
-                    longest, stop, rule = length, match.end(), name
+                if length > max_length:
+                    max_length, stop, rule = length, match.end(), name
         if rule:
             tokens.append(_spell(rule, caption[start:stop]))
         start = stop

@@ -1,14 +1,14 @@
-"""The vocabulary: words to ids and back, how it is made from captions, and its file.
+"""The vocabulary: words to ids and back, how it is built from captions, and its file.
 
-Note: the paper's COCO vocabulary has 9,487 words, and it does not say how they were found. This
-    recipe gives as many: cut all 616,767 captions of train2014 and val2014 - of *every* split, also
-    the ones for validation and test - into words with the "plain" tokenizer, keep what occurs more
-    than 5 times (9,486 words) and add `UNKNOWN`. The boundary makes it 9,488 ids. The 9,486 are
-    exactly the words that public captioners have published from Karpathy's tokens of COCO. With
-    PTB words the same recipe keeps 9,574 words, and 9,222 when only the captions of the training
-    split are counted (plain: 9,156).
+Note: the paper's COCO vocabulary has 9,487 words, and the paper does not say how it was built. This
+    recipe gives as many: tokenize all 616,767 captions of train2014 and val2014 - of *every* split,
+    also validation and test - with the "plain" tokenizer, keep the words that occur more than 5
+    times (9,486) and add `UNKNOWN`. With the boundary there are 9,488 ids. The 9,486 are exactly
+    the words that public captioners have published from Karpathy's tokens of COCO. With PTB words
+    the same recipe keeps 9,574 words, and 9,222 from the captions of the training split alone
+    (plain: 9,156).
 
-A vocabulary made from the training split alone is the cleaner choice for new work.
+A vocabulary from the training split alone is the cleaner choice for new work.
 """
 
 from __future__ import annotations
@@ -17,77 +17,70 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ngsan.durable import write_text
-from ngsan.text import plain, ptb, questions
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.atomic_io import write_text
 
 BOUNDARY = 0
-"""The id that begins, ends and pads every caption; it is no word."""
+"""The id that starts, ends and pads every caption; it is not a word."""
 
 UNKNOWN = "<unk>"
 
+BAD_ENDINGS = frozenset(
+    ("a", "an", "at", "for", "her", "his", "in", "of", "on", "that", "the", "this", "to", "with")
+)
+"""Words that no complete caption ends with.
+
+Captioners trained on CIDEr alone are known for such incomplete captions.
+"""
+
+MAX_QUESTION_LENGTH = 14
+"""Words of a question that MCAN reads."""
+
 FORMAT = 1
-"""Version of the vocabulary's file."""
-
-
-@dataclass(frozen=True)
-class Tokenizer:
-    """A named way to cut captions into words."""
-
-    version: str
-    """Changes whenever some caption gets other words than before."""
-
-    tokenize: Callable[[str], list[str]]
-    """From a caption to its words."""
-
-
-TOKENIZERS = {
-    "ptb": Tokenizer(ptb.TOKENIZER_VERSION, ptb.tokenize),
-    "plain": Tokenizer(plain.TOKENIZER_VERSION, plain.tokenize),
-    "question": Tokenizer(questions.TOKENIZER_VERSION, questions.tokenize),
-}
-"""The tokenizers by name: the words that scores are counted on, the field's simpler ones, and those
-of questions."""
+"""Version of the vocabulary file."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """How a vocabulary was made."""
+    """How a vocabulary was built."""
 
     tokenizer: str
-    """Version of the tokenizer that cut the captions into words; "" when unknown."""
-
+    """Version of the tokenizer; "" if unknown."""
     more_than: int
-    """A word was kept when it was seen more often than this."""
-
+    """Words that occur more often than this were kept."""
     captions: int
-    """The number of captions in which words were counted."""
+    """Number of captions whose words were counted."""
 
 
 class Vocabulary:
     """An ordered list of words; word k has id k + 1, id 0 is the boundary.
 
-    One id serves as beginning, end and padding, as in the field's public code: a caption is
-    given to the decoder as `0 w1 w2 ...` and expected back as `w1 w2 ... 0`.
+    One id serves as start, end and padding, as in the field's public code: the decoder's input is
+    `0 w1 w2 ...` and its target is `w1 w2 ... 0`.
     """
 
     def __init__(self, words: Sequence[str], *, origin: Origin | None = None) -> None:
-        """Takes the words.
+        """Creates a vocabulary.
 
         Args:
-            words: Distinct words. If one of them is `UNKNOWN`, it stands for every other word.
-            origin: How the words were found, if known.
+            words: Distinct words. If `UNKNOWN` is one of them, it stands for all other words.
+            origin: How the vocabulary was built, if known.
         """
         self.words = tuple(words)
         self.origin = origin
         self._ids = {word: index for index, word in enumerate(self.words, start=BOUNDARY + 1)}
         if len(self._ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
-            raise ValueError(f"a vocabulary cannot hold a word twice: {twice!r}")
+            raise ValueError(
+                f"the words of a vocabulary must be distinct, but {twice!r} occurs twice"
+            )
 
     @classmethod
     def build(
@@ -98,14 +91,14 @@ class Vocabulary:
         unknown: bool = True,
         tokenizer: str = "",
     ) -> Vocabulary:
-        """Makes a vocabulary of the frequent words, by falling count and then by alphabet.
+        """Builds a vocabulary of the frequent words, by decreasing count, then alphabetically.
 
         Args:
             token_lists: The words of every caption; read once.
-            more_than: A word is kept when it is seen more often than this.
-            unknown: Whether `UNKNOWN` is put last, to stand for all other words. A caption's own
-                `UNKNOWN` is never counted as a word.
-            tokenizer: Version of the tokenizer that made the words, for the record.
+            more_than: Words that occur more often than this are kept.
+            unknown: Whether to append `UNKNOWN`, for all other words. `UNKNOWN` in a caption is
+                never counted.
+            tokenizer: Version of the tokenizer, for the record.
 
         Raises:
             ValueError: No word is frequent enough.
@@ -133,12 +126,12 @@ class Vocabulary:
         return len(self.words) + 1
 
     def __contains__(self, word: object) -> bool:
-        """Whether a word has an id of its own."""
+        """Whether a word has its own id."""
         return word in self._ids
 
     @property
     def signature(self) -> str:
-        """Twelve hexadecimal digits that differ for other words or another order."""
+        """Twelve hexadecimal digits; a hash of the words and their order."""
         text = json.dumps(self.words).encode("ascii")
         return hashlib.sha256(text).hexdigest()[:12]
 
@@ -167,45 +160,41 @@ class Vocabulary:
         return words
 
     def tokenize(self, caption: str) -> list[str]:
-        """The words of a caption, cut as for the captions that this vocabulary was made from.
+        """The words of a caption, by the tokenizer that this vocabulary was built with.
 
         Raises:
-            ValueError: It is not known how, or that tokenizer is not among `TOKENIZERS`.
+            ValueError: The tokenizer is unknown.
         """
+        # Imported here because decoding captions needs no tokenizer.
+        from ngsan.text.tokenizers import TOKENIZERS
+
         version = self.origin.tokenizer if self.origin else ""
         for tokenizer in TOKENIZERS.values():
             if tokenizer.version == version:
                 return tokenizer.tokenize(caption)
         known = ", ".join(tokenizer.version for tokenizer in TOKENIZERS.values())
         raise ValueError(
-            f"this vocabulary was made with tokenizer {version!r}, and there are only {known}; "
-            "build it anew"
+            f"this vocabulary was built with tokenizer {version!r}, and the known ones are "
+            f"{known}; build it again"
         )
 
     def coverage(self, token_lists: Iterable[Iterable[str]]) -> float:
-        """The share of tokens, in 0 to 1, that are words of the vocabulary other than `UNKNOWN`.
-
-        Raises:
-            ValueError: There are no tokens.
-        """
+        """Share of tokens, 0 to 1, that are in the vocabulary, without `UNKNOWN`."""
         total = known = 0
         for tokens in token_lists:
             for token in tokens:
                 total += 1
                 known += token in self._ids and token != UNKNOWN
         if not total:
-            raise ValueError("the coverage of no tokens at all is not defined")
+            raise ValueError("the coverage needs at least one token")
         return known / total
 
     def require_same(self, other: Vocabulary, what: str) -> None:
-        """Refuses another vocabulary than this one.
+        """Raises a `ValueError` that names the first difference from another vocabulary.
 
         Args:
-            other: What is compared with this.
-            what: Whose vocabulary the other is, as in "the checkpoint".
-
-        Raises:
-            ValueError: The words or their order differ; names the first difference.
+            other: The other vocabulary.
+            what: Its owner, for example "the checkpoint".
         """
         if self.words == other.words:
             return
@@ -214,8 +203,8 @@ class Vocabulary:
             (index, pair) for index, pair in enumerate(pairs, start=1) if pair[0] != pair[1]
         )
         raise ValueError(
-            f"the vocabulary of {what} ({other.signature}, {len(other.words)} words) is not this "
-            f"one ({self.signature}, {len(self.words)} words): id {index} is "
+            f"the vocabulary of {what} ({other.signature}, {len(other.words)} words) differs from "
+            f"this one ({self.signature}, {len(self.words)} words): id {index} is "
             f"{_named(theirs)} there and {_named(mine)} here"
         )
 
@@ -232,7 +221,7 @@ class Vocabulary:
         return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Writes the vocabulary as JSON; whoever reads meanwhile sees the old file or the new."""
+        """Writes the vocabulary as JSON, atomically."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, self.to_json())
@@ -242,28 +231,28 @@ class Vocabulary:
         """Reads a vocabulary that `save` wrote.
 
         Raises:
-            ValueError: It is no such file, or its words are not those that were saved.
+            ValueError: The file is of another kind, damaged, or was edited.
         """
         path = Path(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ValueError(
-                f"{path}: there is no vocabulary: is this what ngsan data captions, or ngsan data "
-                "questions, has made?"
+                f"{path}: no vocabulary file; was the folder made by ngsan data captions or ngsan "
+                "data questions?"
             ) from None
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path}: not a vocabulary, or a damaged one: {error}") from error
+            raise ValueError(f"{path}: not a vocabulary, or damaged: {error}") from error
         if not isinstance(content, dict) or "format" not in content:
             raise ValueError(f"{path}: not a vocabulary: it has no format version")
         if content["format"] != FORMAT:
             raise ValueError(
-                f"{path}: format {content['format']!r} is not known here, only {FORMAT}; "
-                "build the vocabulary anew"
+                f"{path}: format {content['format']!r} is not supported, only {FORMAT}; "
+                "build the vocabulary again"
             )
         words = content.get("words")
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
-            raise ValueError(f"{path}: words must be a list of strings that are not empty")
+            raise ValueError(f"{path}: words must be a list of non-empty strings")
         try:
             vocabulary = cls(words, origin=_origin(content.get("origin")))
         except ValueError as error:
@@ -271,7 +260,7 @@ class Vocabulary:
         if content.get("signature") != vocabulary.signature:
             raise ValueError(
                 f"{path}: its signature is {content.get('signature')!r} but its words have "
-                f"{vocabulary.signature!r}: the file was changed; build the vocabulary anew"
+                f"{vocabulary.signature!r}: the file was edited; build the vocabulary again"
             )
         return vocabulary
 
@@ -288,3 +277,25 @@ def _origin(value: object) -> Origin | None:
         if isinstance(tokenizer, str) and isinstance(more_than, int) and isinstance(captions, int):
             return Origin(tokenizer, more_than, captions)
     raise ValueError(f"origin must have tokenizer, more_than and captions, not {value!r}")
+
+
+@dataclass(frozen=True)
+class QuestionEncoder:
+    """Encodes questions as rows of word ids of fixed length."""
+
+    vocabulary: Vocabulary
+
+    max_length: int = MAX_QUESTION_LENGTH
+    """Number of words; longer questions are truncated."""
+
+    def words(self, question: str) -> list[str]:
+        """The words that are read; one unknown word for a question without words."""
+        return self.vocabulary.tokenize(question)[: self.max_length] or [UNKNOWN]
+
+    def encode(self, questions: Sequence[str]) -> NDArray[np.int32]:
+        """(questions, max_length) word ids, padded with `BOUNDARY`."""
+        table = np.full((len(questions), self.max_length), BOUNDARY, np.int32)
+        for row, question in zip(table, questions, strict=True):
+            ids = self.vocabulary.encode(self.words(question))
+            row[: len(ids)] = ids
+        return table

@@ -1,4 +1,4 @@
-"""A short loop for data that is held in memory, without checkpoints: for demonstrations."""
+"""A short training loop for data in memory, without checkpoints: for demonstrations."""
 
 import math
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from torch import Tensor
 
 from ngsan.config import CrossEntropyConfig
 from ngsan.data.batch import CaptionBatch
-from ngsan.models.captioner import Captioner
+from ngsan.models.captioner import CaptionerModel
 from ngsan.nn.geometry import check_boxes
-from ngsan.train.cross_entropy import CrossEntropyLoss
-from ngsan.train.schedule import rate_at
-from ngsan.train.step import Clip, build_optimizer, set_rate
+from ngsan.threads import limit_torch_threads
+from ngsan.train.step import build_optimizer, clip_gradients, learning_rate, set_lr
+from ngsan.train.tasks.captioning import CrossEntropyLoss
 
 
-def steps_of(count: int, config: CrossEntropyConfig) -> int:
-    """The number of steps that training on `count` images takes."""
+def count_steps(count: int, config: CrossEntropyConfig) -> int:
+    """The number of steps of training on `count` images."""
     return config.epochs * math.ceil(count / config.batch_size)
 
 
 def train_in_memory(
-    captioner: Captioner,
+    captioner: CaptionerModel,
     data: CaptionBatch,
     config: CrossEntropyConfig,
     *,
@@ -32,27 +32,29 @@ def train_in_memory(
 
     Args:
         captioner: The model.
-        data: What it learns from, where the model is.
-        config: How; validation, patience and averages are not for this loop.
-        seed: Of the order of the images and of dropout.
-        on_step: Called with the loss after every step; to read it waits for the device.
+        data: The training data, on the model's device.
+        config: The phase; validation, patience and averages do not apply.
+        seed: Seed of the order of the images and of dropout.
+        on_step: Called with the loss after every step; reading it waits for the device.
 
-    Note: dropout draws from torch's global generator, which is seeded here.
+    Note: dropout uses torch's global generator, which is seeded here.
     """
     if data.boxes is not None:
         check_boxes(data.boxes, data.mask)
+    limit_torch_threads(sum(part.numel() for part in captioner.parameters()))
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     module = CrossEntropyLoss(captioner, label_smoothing=config.label_smoothing)
     optimizer = build_optimizer(module, data.features.device, weight_decay=config.weight_decay)
-    clip, parameters = Clip(config.clip_value, config.clip_norm), list(module.parameters())
+    parameters = list(module.parameters())
     steps, step = math.ceil(len(data) / config.batch_size), 0
     captioner.train()
     for _ in range(config.epochs):
         shuffled = torch.randperm(len(data), generator=order)
         for index in torch.split(shuffled, config.batch_size):
             batch = data[index]
-            set_rate(optimizer, rate_at(config.rate, step=step, steps=steps, epochs=config.epochs))
+            lr = learning_rate(config.schedule, step=step, steps=steps, epochs=config.epochs)
+            set_lr(optimizer, lr)
             total, count = module(
                 batch.features,
                 batch.boxes,
@@ -64,7 +66,7 @@ def train_in_memory(
             loss = total / count.clamp(min=1)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-            clip(parameters)
+            clip_gradients(parameters, config)
             optimizer.step()
             on_step(loss.detach())
             step += 1

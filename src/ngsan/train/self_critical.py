@@ -1,10 +1,10 @@
-"""Self-critical learning: captions better than the baseline become more probable.
+"""The self-critical phase: captions better than the baseline become more probable.
 
 The method is that of Rennie et al. (CVPR 2017). Captions are sampled without gradient, word by word
-through the cached decoder, and rewarded on the device. One pass over the finished captions then
-gives the gradient. It scores with exactly the distribution that was sampled from: the same words
-forbidden, the same temperature. If it did not, a sample that is worse than the baseline would push
-probability onto words that are never sampled, and nothing would ever push it back.
+through the cached decoder, and rewarded on the device. One forward pass over the finished captions
+then gives the gradient. It scores with exactly the distribution that was sampled from: the same
+words forbidden, the same temperature. Otherwise a sample below the baseline would push probability
+onto words that are never sampled, and nothing would ever push it back.
 
 Shapes: `B` images, `S` samples an image, `T` most words, `V` vocabulary.
 """
@@ -19,34 +19,39 @@ from torch import Tensor, nn
 from ngsan.config import SelfCriticalConfig
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
-from ngsan.decoding import Constraints, Greedy, Sampling
 from ngsan.metrics.reward import Bleu4Reward, CiderDReward, MixedReward, References, Reward
-from ngsan.models.captioner import Captioner
+from ngsan.models.captioner import CaptionerModel
 from ngsan.models.steps import CaptionerSteps
 from ngsan.nn.attend import Attend
 from ngsan.nn.losses import allowed_log_probs
-from ngsan.nn.packing import Packing
+from ngsan.nn.masks import Packing
+from ngsan.search import Constraints, Greedy, Sampling
 from ngsan.text.vocabulary import BOUNDARY, UNKNOWN, Vocabulary
 
 _SEEDS = 0x9E3779B97F4A7C15
+
 _KEPT = 2
+"""Searches that are kept for batches of the same shape."""
 
 _MANY = 512
-"""Samples of which one or the other always takes all steps."""
+"""Samples of which at least one nearly always has the maximum length."""
+
+GREEDY_EVERY = 50
+"""Steps between rewards of greedy captions in the log, if the baseline does not need them."""
 
 
 @dataclass(frozen=True)
 class SampledCaptions:
-    """Captions that were sampled, and how they compare."""
+    """Sampled captions and their advantages."""
 
     words: Tensor
-    """(B, S, T) what the decoder is given, the boundary first."""
+    """(B, S, T) the decoder's input, the boundary first."""
 
     targets: Tensor
     """(B, S, T) the sampled words, the boundary as end."""
 
     target_mask: Tensor
-    """(B, S, T) boolean, True = a word or the end."""
+    """(B, S, T) boolean, True = word or end."""
 
     advantages: Tensor
     """(B, S) rewards above the baseline."""
@@ -62,50 +67,50 @@ class SampledCaptions:
 
 
 class SelfCritical:
-    """Samples, rewards, advantages and the loss."""
+    """Samples captions and computes their rewards and advantages."""
 
     def __init__(
         self,
-        writer: Captioner,
+        eval_model: CaptionerModel,
         reward: Reward,
         vocabulary: Vocabulary,
         *,
-        samples: int = 5,
+        num_samples: int = 5,
         baseline: Literal["samples", "greedy"] = "samples",
         temperature: float = 1.0,
-        unknown: bool = False,
-        longest: int = 20,
+        allow_unknown: bool = False,
+        max_length: int = 20,
         seed: int = 0,
     ) -> None:
-        """Takes the parts.
+        """Holds the parts.
 
         Args:
-            writer: The model that samples, in evaluation mode, with the weights that are trained.
-            reward: Of captions.
+            eval_model: The model that samples, in evaluation mode, with the current weights.
+            reward: The reward of captions.
             vocabulary: The model's words.
-            samples: S.
+            num_samples: S.
             baseline: What a sample is compared with: the mean of the image's other samples, or
                 the greedy caption.
-            temperature: Of sampling.
-            unknown: Whether the unknown word may be sampled.
-            longest: T.
-            seed: Of the samples.
+            temperature: Temperature of sampling.
+            allow_unknown: Whether the unknown word may be sampled.
+            max_length: T.
+            seed: Seed of the samples.
         """
         if baseline not in ("samples", "greedy"):
             raise ValueError(f"baseline: {baseline!r} is not one of samples, greedy")
-        if writer.training:
-            raise ValueError("the writer must be in evaluation mode, or it samples with dropout")
-        if baseline == "samples" and samples < 2:
+        if eval_model.training:
+            raise ValueError("eval_model must be in evaluation mode, or it samples with dropout")
+        if baseline == "samples" and num_samples < 2:
             raise ValueError(
-                f"samples: {samples} has no other samples to be compared with; take 2 or more, or "
-                "the greedy baseline"
+                f"num_samples: {num_samples} leaves no other samples to compare with; use 2 or "
+                "more, or the greedy baseline"
             )
-        self.writer, self.reward, self.samples = writer, reward, samples
-        self.baseline, self.temperature, self.longest = baseline, temperature, longest
+        self.eval_model, self.reward, self.num_samples = eval_model, reward, num_samples
+        self.baseline, self.temperature, self.max_length = baseline, temperature, max_length
         self._seed = seed
-        words = [] if unknown or UNKNOWN not in vocabulary else vocabulary.encode([UNKNOWN])
+        words = [] if allow_unknown or UNKNOWN not in vocabulary else vocabulary.encode([UNKNOWN])
         self._constraints = Constraints(forbidden=words)
-        device = writer.decoder.embed.weight.device
+        device = eval_model.decoder.embed.weight.device
         self.forbidden = torch.tensor(words, device=device) if words else None
         self._ready: dict[tuple[object, ...], tuple[CaptionerSteps, Sampling, Greedy]] = {}
 
@@ -117,15 +122,15 @@ class SelfCritical:
 
         Args:
             batch: The images.
-            places: (B,) their places among those that the reward knows; what is sampled of an
-                image depends on its place and the step, not on the batch.
+            places: (B,) their indices in the dataset; the samples of an image depend on its index
+                and the step, not on the batch.
             step: Any number; another one gives other samples.
-            greedy: Whether to reward the greedy captions, too, if the baseline does not need it.
+            greedy: Whether to reward the greedy captions, even if the baseline does not need it.
         """
         sampling, search = self._searches(batch)
         sampling.reseed((self._seed * _SEEDS + step) % 2**63, places)
-        written = sampling.run()
-        rewards = self.reward(places, written.words)
+        sampled = sampling.run()
+        rewards = self.reward(places, sampled.words)
         greedy_rewards = None
         if greedy or self.baseline == "greedy":
             greedy_rewards = self.reward(places, search.run().words.squeeze(1))
@@ -134,44 +139,20 @@ class SelfCritical:
             advantages = rewards - greedy_rewards.unsqueeze(1)
         else:
             above = rewards - rewards.mean(1, keepdim=True)
-            advantages = above * self.samples / (self.samples - 1)
-        positions = torch.arange(self.longest, device=written.words.device)
+            advantages = above * self.num_samples / (self.num_samples - 1)
+        positions = torch.arange(self.max_length, device=sampled.words.device)
         return SampledCaptions(
-            words=torch.nn.functional.pad(written.words[..., :-1], (1, 0), value=BOUNDARY),
-            targets=written.words,
-            target_mask=positions <= written.lengths.unsqueeze(-1),
+            words=torch.nn.functional.pad(sampled.words[..., :-1], (1, 0), value=BOUNDARY),
+            targets=sampled.words,
+            target_mask=positions <= sampled.lengths.unsqueeze(-1),
             advantages=advantages,
             rewards=rewards,
-            lengths=written.lengths,
+            lengths=sampled.lengths,
             greedy_rewards=greedy_rewards,
         )
 
-    def loss(
-        self, logits: Tensor, targets: Tensor, target_mask: Tensor, advantages: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of sampled captions, whose gradient is that of minus the expected reward.
-
-        Args:
-            logits: (B, S, T, V) of the model that is trained, given the sampled words.
-            targets: (B, S, T) the sampled words.
-            target_mask: (B, S, T) boolean.
-            advantages: (B, S).
-
-        Returns:
-            The sum over the words of -advantage log p; the number of words; and the sum of the
-            entropies of the distributions they were sampled from, without gradient.
-        """
-        return self_critical_sums(
-            logits,
-            targets,
-            target_mask,
-            advantages.unsqueeze(-1),
-            forbidden=self.forbidden,
-            temperature=self.temperature,
-        )
-
     def _searches(self, batch: CaptionBatch) -> tuple[Sampling, Greedy]:
-        """Searches over a batch; those of the same shapes are used again."""
+        """Searches over a batch; those of the same shapes are reused."""
         shapes = (batch.features.shape, batch.boxes is None)
         if shapes in self._ready:
             steps, sampling, greedy = self._ready[shapes]
@@ -179,19 +160,16 @@ class SelfCritical:
             return sampling, greedy
         while len(self._ready) >= _KEPT:
             del self._ready[next(iter(self._ready))]
-        steps = CaptionerSteps(self.writer, batch.features, batch.boxes, batch.mask)
+        steps = CaptionerSteps(self.eval_model, batch.features, batch.boxes, batch.mask)
         sampling = Sampling(
             steps,
-            samples=self.samples,
+            samples=self.num_samples,
             temperature=self.temperature,
-            longest=self.longest,
-            boundary=BOUNDARY,
+            max_length=self.max_length,
             constraints=self._constraints,
-            look=len(batch) * self.samples < _MANY,
+            look=len(batch) * self.num_samples < _MANY,
         )
-        greedy = Greedy(
-            steps, longest=self.longest, boundary=BOUNDARY, constraints=self._constraints
-        )
+        greedy = Greedy(steps, max_length=self.max_length, constraints=self._constraints)
         self._ready[shapes] = steps, sampling, greedy
         return sampling, greedy
 
@@ -205,40 +183,46 @@ def self_critical_sums(
     forbidden: Tensor | None,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `SelfCritical.loss`.
+    """The loss of sampled captions; its gradient is that of minus the expected reward.
 
     Args:
-        logits: (..., V).
-        targets: (...).
+        logits: (..., V) of the trained model, given the sampled words.
+        targets: (...) the sampled words.
         target_mask: (...) boolean.
-        advantages: Of the words, broadcastable to (...).
-        forbidden: Of sampling.
-        temperature: Of sampling.
+        advantages: Advantages of the words, broadcastable to (...).
+        forbidden: The words that sampling forbids.
+        temperature: The temperature of sampling.
+
+    Returns:
+        The sum over the words of -advantage log p; the number of words; and the sum of the
+        entropies of the sampled distributions, without gradient.
     """
     log_probs = allowed_log_probs(logits, forbidden=forbidden, temperature=temperature)
     chosen = log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (...)
-    # Where there is no word the chosen one may be forbidden, and zero times infinity is no number.
+    # Padding may be a forbidden word, and zero times infinity is NaN.
     total = -(advantages * chosen.masked_fill(~target_mask, 0.0)).sum()
     entropies = torch.special.entr(log_probs.detach().exp()).sum(-1)
     return total, target_mask.sum(), entropies.masked_fill(~target_mask, 0.0).sum()
 
 
 class SelfCriticalLoss(nn.Module):
-    """The model that is trained, and its loss on sampled captions."""
+    """The trained model and its loss on sampled captions."""
 
-    def __init__(self, captioner: Captioner, rules: SelfCritical, *, static: bool = False) -> None:
-        """Takes the model and what sampled the captions.
+    def __init__(
+        self, captioner: CaptionerModel, method: SelfCritical, *, static: bool = False
+    ) -> None:
+        """Holds the model.
 
         Args:
             captioner: The model.
-            rules: What sampled.
-            static: Whether shapes must not depend on how long the samples are. Padding, half of
-                the places, is then scored, too.
+            method: The sampler of the captions.
+            static: Whether shapes must not depend on the lengths of the samples. Padding, half of
+                the positions, is then scored, too.
         """
         super().__init__()
         self.captioner, self.static = captioner, static
-        self.temperature = rules.temperature
-        self.register_buffer("forbidden", rules.forbidden, persistent=False)
+        self.temperature = method.temperature
+        self.register_buffer("forbidden", method.forbidden, persistent=False)
 
     def forward(
         self,
@@ -250,7 +234,7 @@ class SelfCriticalLoss(nn.Module):
         target_mask: Tensor,
         advantages: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `SelfCritical.loss`."""
+        """See `self_critical_sums`."""
         packing = None if self.static else Packing.of(target_mask)
         logits = self.captioner(features, boxes, mask, words, packing=packing)
         advantages = advantages.unsqueeze(-1)
@@ -270,7 +254,7 @@ class SelfCriticalLoss(nn.Module):
 def build_reward(
     dataset: CaptionDataset, config: SelfCriticalConfig, device: torch.device
 ) -> Reward:
-    """The reward of captions of a dataset's images, against all their captions at full length."""
+    """The reward of captions of a dataset's images, against all their references in full."""
     vocabulary = dataset.vocabulary
 
     def encode(captions: Sequence[str]) -> list[list[int]]:
@@ -279,19 +263,19 @@ def build_reward(
     references = References.build(
         [encode(dataset.captions(place)) for place in range(len(dataset))],
         vocab_size=len(vocabulary),
-        end=config.end,
+        end=config.include_end,
         boundary=BOUNDARY,
         device=device,
     )
     parts: list[tuple[float, Reward]] = []
-    if config.cider:
-        parts.append((config.cider, CiderDReward(references)))
-    if config.bleu:
-        parts.append((config.bleu, Bleu4Reward(references)))
+    if config.cider_weight:
+        parts.append((config.cider_weight, CiderDReward(references)))
+    if config.bleu_weight:
+        parts.append((config.bleu_weight, Bleu4Reward(references)))
     return parts[0][1] if [weight for weight, _ in parts] == [1.0] else MixedReward(parts)
 
 
-def set_dropout(captioner: Captioner, dropout: float) -> None:
+def set_dropout(captioner: CaptionerModel, dropout: float) -> None:
     """Changes the dropout of all parts of a captioner."""
     for part in captioner.modules():
         if isinstance(part, nn.Dropout):

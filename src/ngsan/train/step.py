@@ -1,5 +1,6 @@
-"""One step of the optimizer: forward, backward, clipping, update."""
+"""One step of the optimizer: learning rate, forward, backward, clipping, update."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -8,27 +9,59 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ngsan.capture import Captured
+from ngsan.config import PhaseConfig, ScheduleConfig
+from ngsan.cuda_graph import Captured
+from ngsan.data.sampler import random_keys
 
 BETAS = (0.9, 0.98)
-"""Of Adam; the second is the original Transformer's."""
+"""Adam's; the second is the original Transformer's."""
 
 Inputs = Mapping[str, Tensor | None]
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Bounds of the gradient; 0 for none."""
+def learning_rate(config: ScheduleConfig, *, step: int, steps: int, epochs: int) -> float:
+    """The learning rate of a step of a phase.
 
-    value: float
-    norm: float
+    Args:
+        config: The schedule.
+        step: Steps of the phase so far.
+        steps: Steps per epoch.
+        epochs: Epochs of the phase.
 
-    def __call__(self, parameters: list[nn.Parameter]) -> None:
-        """Applies the bounds."""
-        if self.value:
-            nn.utils.clip_grad_value_(parameters, self.value)
-        if self.norm:
-            nn.utils.clip_grad_norm_(parameters, self.norm)
+    Note: "halved every 3 epochs after epoch 6" is read as: epochs 7 to 9 have half the peak rate,
+        epochs 10 to 12 a quarter, and so on.
+    """
+    if config.shape == "step":
+        epoch = step // steps + 1
+        drops = max(0, math.ceil((epoch - config.step_start) / config.step_every))
+        warm = min(1.0, epoch / config.warmup_epochs) if config.warmup_epochs else 1.0
+        return config.peak_lr * warm * config.step_factor**drops
+    warmup = min(round(config.warmup_epochs * steps), epochs * steps)
+    if step < warmup:
+        return config.peak_lr * (step + 1) / warmup
+    if config.shape == "constant":
+        return config.peak_lr
+    if config.shape == "inverse-sqrt":
+        return config.peak_lr * math.sqrt(max(1, warmup) / (step + 1))
+    done = (step - warmup) / max(1, epochs * steps - warmup)
+    return config.peak_lr * (1 + math.cos(math.pi * done)) / 2
+
+
+def seed_dropout(fabric: Fabric, seed: int, step: int) -> None:
+    """Makes the random numbers of a step depend only on the seed, the step and the process."""
+    number = int(random_keys(1, seed, step, fabric.global_rank)[0]) >> 1
+    if fabric.device.type == "cuda":
+        torch.cuda.default_generators[fabric.device.index or 0].manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
+def clip_gradients(parameters: list[nn.Parameter], config: PhaseConfig) -> None:
+    """Applies the bounds of the gradient."""
+    if config.clip_grad_value:
+        nn.utils.clip_grad_value_(parameters, config.clip_grad_value)
+    if config.clip_grad_norm:
+        nn.utils.clip_grad_norm_(parameters, config.clip_grad_norm)
 
 
 def build_optimizer(
@@ -37,16 +70,16 @@ def build_optimizer(
     *,
     weight_decay: float = 0.0,
     slow: nn.Module | None = None,
-    slow_rate: float = 1.0,
+    slow_lr_scale: float = 1.0,
 ) -> torch.optim.AdamW:
-    """Adam whose rate can change while its step is captured.
+    """AdamW whose learning rate can change while its step is captured as a CUDA graph.
 
     Args:
-        module: What is trained.
-        device: Where it is.
-        weight_decay: Decoupled from the gradient, as in AdamW; 0 makes it Adam.
-        slow: A part of the module that has another learning rate.
-        slow_rate: Its share of the rate.
+        module: The module to train.
+        device: Its device.
+        weight_decay: Decoupled weight decay; 0 makes it Adam.
+        slow: A part of the module that has its own learning rate.
+        slow_lr_scale: That rate as a share of the others'.
     """
     on_gpu = device.type == "cuda"
     apart = set() if slow is None else set(slow.parameters())
@@ -55,7 +88,7 @@ def build_optimizer(
         {
             "params": [part for part in trained if (part in apart) == is_slow],
             "lr": torch.tensor(0.0, device=device) if on_gpu else 0.0,
-            "share": slow_rate if is_slow else 1.0,
+            "scale": slow_lr_scale if is_slow else 1.0,
         }
         for is_slow in (False, True)
     ]
@@ -68,62 +101,91 @@ def build_optimizer(
     )
 
 
+def set_lr(optimizer: torch.optim.AdamW, lr: float) -> None:
+    """Sets the learning rate, in place where it is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr * group["scale"])
+        else:
+            group["lr"] = lr * group["scale"]
+
+
+def optimizer_tensors(optimizer: torch.optim.AdamW, module: nn.Module) -> dict[str, Tensor]:
+    """The state of an optimizer, by the names of the module's parameters."""
+    return {
+        f"{key}.{name}": value
+        for name, parameter in module.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(
+    optimizer: torch.optim.AdamW, module: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Restores what `optimizer_tensors` returned; a `ValueError` if it is of another module."""
+    named = dict(module.named_parameters())
+    states: dict[Tensor, dict[str, Tensor]] = {}
+    for full, value in tensors.items():
+        key, _, name = full.partition(".")
+        if name not in named or (value.ndim and value.shape != named[name].shape):
+            raise ValueError(f"the optimizer's state has {full}, which the model does not have")
+        # The step count lives where the optimizer makes its steps: on a GPU if captured.
+        states.setdefault(named[name], {})[key] = value.to(named[name].device, copy=True)
+    optimizer.state.clear()
+    optimizer.state.update(states)
+
+
+def sum_over_processes(fabric: Fabric, sums: Tensor) -> Tensor:
+    """Sums over all processes, from this one's."""
+    if fabric.world_size == 1 or not sums.numel():
+        return sums
+    return cast(Tensor, fabric.all_reduce(sums, reduce_op="sum"))
+
+
 class Step:
     """Trains a module by one batch after the other.
 
-    The module's result is a sum over the batch, the number of what was summed, and any further
-    sums to be reported. The loss is the sum divided by the number, both over all processes: so
-    several of them train as one does with the same batch.
+    The module returns a sum over the batch, the number of summands, and any further sums to
+    report. The loss is the sum divided by the number, both over all processes: so several
+    processes train as one does with the same batch.
     """
 
     def __init__(
-        self, fabric: Fabric, module: nn.Module, optimizer: torch.optim.AdamW, clip: Clip
+        self,
+        fabric: Fabric,
+        module: nn.Module,
+        optimizer: torch.optim.AdamW,
+        config: PhaseConfig,
     ) -> None:
-        """Takes the parts.
-
-        Args:
-            fabric: The processes.
-            module: What is trained, as it came from `fabric.setup_module`.
-            optimizer: Its optimizer.
-            clip: Bounds of the gradient.
-        """
-        self._fabric, self._module, self._optimizer, self._clip = fabric, module, optimizer, clip
+        self._fabric, self._module, self._optimizer = fabric, module, optimizer
+        self._config = config
         self._parameters = [part for part in module.parameters() if part.requires_grad]
 
-    def __call__(self, inputs: Inputs, rate: float) -> Tensor:
-        """Makes a step.
-
-        Args:
-            inputs: What the module takes, by name.
-            rate: The learning rate.
-
-        Returns:
-            (k,) the module's sums over all processes, detached and on the device.
-        """
-        set_rate(self._optimizer, rate)
+    def __call__(self, inputs: Inputs, lr: float) -> Tensor:
+        """Makes a step; returns (k,) the module's sums over all processes, on the device."""
+        set_lr(self._optimizer, lr)
         return self.advance(inputs)
 
     def advance(self, inputs: Inputs) -> Tensor:
-        """The step itself, with the rate that is set."""
+        """Makes a step with the current learning rate."""
         self._optimizer.zero_grad(set_to_none=True)
         total, count, *others = self._module(**inputs)
         sums = torch.stack([part.detach().double() for part in (total, count, *others)])
-        if self._fabric.world_size > 1:
-            sums = cast(Tensor, self._fabric.all_reduce(sums, reduce_op="sum"))
-        # Gradients of several processes are averaged, so each makes up for the division.
+        sums = sum_over_processes(self._fabric, sums)
+        # DDP averages the gradients over the processes, so each multiplies by their number.
         share = self._fabric.world_size / sums[1].clamp(min=1)
         self._fabric.backward(total * share.to(total.dtype))
-        self._clip(self._parameters)
+        clip_gradients(self._parameters, self._config)
         self._optimizer.step()
         return sums
 
 
 @dataclass
 class _Work:
-    """A step on inputs that stay where they are, which leaves its sums.
+    """A step on inputs in fixed buffers, which leaves its sums.
 
-    It knows nothing of who captured it: so graphs and their memory, which may be most of a GPU's,
-    are given back when a `CapturedStep` is dropped, and not when the garbage collector comes by.
+    It does not refer to its `CapturedStep`: so graphs and their memory, which may be most of a
+    GPU's, are freed when a `CapturedStep` is dropped, without waiting for the garbage collector.
     """
 
     step: Step
@@ -135,20 +197,19 @@ class _Work:
 
 
 class CapturedStep:
-    """A `Step` captured as one graph for each shape of its inputs, for a single process on a GPU.
+    """A `Step` captured as one CUDA graph per shape of its inputs, for a single process.
 
-    Batches should come in few shapes: each is captured when it comes first, which takes as long as
-    a handful of steps and the compiler's time.
+    Batches should have few shapes: capturing a new one takes a handful of steps and the compiler's
+    time.
     """
 
     def __init__(self, step: Step, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
-        """Takes the step and what it changes."""
         self._step, self._module, self._optimizer = step, module, optimizer
         self._captures: dict[tuple[Any, ...], tuple[_Work, Captured]] = {}
         self._pool: Any = None
 
-    def __call__(self, inputs: Inputs, rate: float) -> Tensor:
-        """Makes a step."""
+    def __call__(self, inputs: Inputs, lr: float) -> Tensor:
+        """Makes a step; see `Step`."""
         shapes = tuple(
             (name, None if tensor is None else (tensor.shape, tensor.dtype))
             for name, tensor in inputs.items()
@@ -160,7 +221,7 @@ class CapturedStep:
             buffer = work.buffers[name]
             if tensor is not None and buffer is not None:
                 buffer.copy_(tensor)
-        set_rate(self._optimizer, rate)
+        set_lr(self._optimizer, lr)
         captured()
         return work.sums.clone()
 
@@ -174,10 +235,10 @@ class CapturedStep:
         device = next(self._module.parameters()).device
         if device.type == "cuda" and self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        # Steps of all shapes share their memory: what one leaves, its sums, is copied at once.
+        # Steps of all shapes share their memory: the sums that one leaves are copied at once.
         captured = Captured(work, device, work, pool=self._pool)
         captured.prepare()
-        # To warm up was to train: what it changed is put back, where the graph will find it.
+        # Warming up has trained: restore what it changed, in place, where the graph will find it.
         changed = self._changed()
         with torch.no_grad():
             for tensor in changed[len(before) :] if not states else []:
@@ -187,7 +248,7 @@ class CapturedStep:
         return work, captured
 
     def _changed(self) -> list[Tensor]:
-        """The weights, and after them what the optimizer remembers."""
+        """The weights, followed by the state of the optimizer."""
         weights = list(self._module.state_dict(keep_vars=True).values())
         memory = [
             value
@@ -196,41 +257,3 @@ class CapturedStep:
             if isinstance(value, Tensor)
         ]
         return [*(weight.data for weight in weights), *memory]
-
-
-def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
-    """Sets the learning rate, in place where it is a tensor."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate * group["share"])
-        else:
-            group["lr"] = rate * group["share"]
-
-
-def optimizer_tensors(optimizer: torch.optim.AdamW, module: nn.Module) -> dict[str, Tensor]:
-    """What an optimizer remembers, by the names of the module's parameters."""
-    return {
-        f"{key}.{name}": value
-        for name, parameter in module.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def load_optimizer(
-    optimizer: torch.optim.AdamW, module: nn.Module, tensors: Mapping[str, Tensor]
-) -> None:
-    """Gives back to an optimizer what `optimizer_tensors` took from it.
-
-    Raises:
-        ValueError: The tensors are not those of this module.
-    """
-    named = dict(module.named_parameters())
-    states: dict[Tensor, dict[str, Tensor]] = {}
-    for full, value in tensors.items():
-        key, _, name = full.partition(".")
-        if name not in named or (value.ndim and value.shape != named[name].shape):
-            raise ValueError(f"the optimizer's state has {full}, which is not the model's")
-        # The count of steps lives where the optimizer makes its steps: on a GPU if captured.
-        states.setdefault(named[name], {})[key] = value.to(named[name].device, copy=True)
-    optimizer.state.clear()
-    optimizer.state.update(states)

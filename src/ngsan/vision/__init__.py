@@ -1,4 +1,4 @@
-"""From image files to regions: reading pictures, the grid backbone, and other sources of regions.
+"""From image files to regions: reading images, the grid backbone, and other sources of regions.
 
-Import the parts by name: `ngsan.vision.images` needs Pillow and numpy alone, the others PyTorch.
+`ngsan.vision.images` and `ngsan.vision.clips` need only Pillow and numpy, the others PyTorch.
 """

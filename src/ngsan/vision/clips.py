@@ -1,15 +1,17 @@
-"""Clips as frames: of video files, moving pictures, folders of pictures and lists of them.
+"""Clips as frames: video files, animated images, folders of images and lists of them.
 
-Needs Pillow and numpy alone; video files need PyAV besides, see `ngsan.vision.videos`. A bad clip
-is an `ImageError`.
+Needs Pillow and numpy; video files also need PyAV, the extra `ngsan[video]`. A bad clip raises
+`ImageError`.
 
-Shapes: `T` frames, `S` side of the square that each is squashed to.
+Shapes: `T` frames, `S` side of the square that each frame is resized to.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,71 +20,87 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ngsan.vision.images import (
-    ENDINGS,
+    IMAGE_SUFFIXES,
+    MAX_PIXELS,
     ImageError,
     ImageSource,
     check_size,
     open_file,
     open_image,
     reading,
+    to_rgb,
     to_square,
 )
-from ngsan.vision.pixels import to_rgb
 
 ClipSource: TypeAlias = str | Path | Sequence[ImageSource] | NDArray[Any]
-"""What can be opened: the path of a file or of a folder of frames, a list of images, or an array
-of (T, H, W), (T, H, W, 3) or (T, H, W, 4)."""
+"""Anything that can be opened: the path of a file or of a folder of frames, a list of images, or an
+array of (T, H, W), (T, H, W, 3) or (T, H, W, 4)."""
 
 FRAMES = 5
-"""Frames that are taken of a clip, unless told otherwise."""
+"""Default number of frames to sample."""
 
-MOST_FRAMES = 100_000
-"""Frames that a moving picture or a folder may have."""
+MAX_FRAMES = 100_000
+"""Limit of frames in an animated image or a folder."""
 
-MOST_TAKEN = 1024
-"""Frames that may be taken of a clip."""
+MAX_SAMPLED = 1024
+"""Limit of frames to sample."""
 
-MOST_DECODED = 10_000_000_000
-"""Pixels of all frames that are decoded of a clip."""
+MAX_DECODED = 10_000_000_000
+"""Limit of pixels in all decoded frames of a clip."""
 
-VIDEO_ENDINGS = frozenset(
+VIDEO_SUFFIXES = frozenset(
     (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".ogv")
 )
-"""Names of video files end in one of these, in capitals or not."""
+"""Suffixes of video files, in any case."""
 
-MOVING_FORMATS = ("GIF", "PNG", "WEBP")
-"""The formats of pictures that may move."""
+ANIMATED_FORMATS = ("GIF", "PNG", "WEBP")
+"""Image formats that can be animated."""
 
-_MAY_MOVE = frozenset((".gif", ".png", ".apng", ".webp"))
+_ANIMATED_SUFFIXES = frozenset((".gif", ".png", ".apng", ".webp"))
+
+_CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,flv,ogg,asf,gif,apng,m4v"
+)
+"""Allowed containers. Playlists are excluded: they make the library open other files and URLs."""
+
+_MAX_WHOLE = 2_000_000_000
+"""Pixels up to which every frame is decoded, about two minutes of 640 x 360. In longer videos the
+sampled frames are found by seeking."""
+
+_SPARE = 4
+"""Ratio of kept to sampled frames while decoding, so that the sample is even at the end."""
+
+_PATIENCE = 600
+"""Limit of frames to decode after seeking."""
 
 
 def is_clip(path: str | Path) -> bool:
-    """Whether a file moves: a video by its name, or a GIF, PNG or WebP of several frames."""
+    """Whether a file is a clip: a video by its suffix, or a GIF, PNG or WebP of several frames."""
     path = Path(path)
     ending = path.suffix.lower()
-    if ending in VIDEO_ENDINGS:
+    if ending in VIDEO_SUFFIXES:
         return not path.is_dir()
-    if ending not in _MAY_MOVE or not path.is_file():
+    if ending not in _ANIMATED_SUFFIXES or not path.is_file():
         return False
     try:
         with reading(""), _opened(path) as image:
             moves = bool(getattr(image, "is_animated", False))
-    except ImageError:  # whoever reads it will say what is wrong
+    except ImageError:  # reading it will report the error
         return False
     return moves
 
 
 def find_clips(paths: Sequence[str | Path]) -> Iterator[Path]:
-    """The clips that paths mean.
+    """Expands paths to clips.
 
     Args:
-        paths: Files, which are taken whatever their names, and folders. A folder that holds still
-            pictures is one clip, whose frames they are; of any other folder, videos, GIFs and the
-            clips of the folders within it are taken.
+        paths: Files of any name, and folders. A folder with still images is one clip, with the
+            images as frames. Other folders are searched recursively for videos, GIFs and folders
+            of frames.
 
     Yields:
-        Files and folders in the order of `paths`, and within a folder by name. What is not there
-        comes as it is, for `open_clip` to report.
+        Files and folders in the order of `paths`, and within a folder by name. Missing files are
+        yielded, too; `open_clip` reports them.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -100,79 +118,79 @@ def _in_folder(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
     for entry in _entries(folder):
         if entry.is_dir():
             yield from _in_folder(entry, (*above, folder.resolve()))
-        elif entry.suffix.lower() in VIDEO_ENDINGS | {".gif"}:
+        elif entry.suffix.lower() in VIDEO_SUFFIXES | {".gif"}:
             yield entry
 
 
 def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> NDArray[np.uint8]:
-    """Takes frames of a clip, evenly from the first to the last.
+    """Samples frames evenly from the first to the last.
 
     Args:
         source: See `ClipSource`.
-        frames: How many; a clip that has fewer gives all that it has.
+        frames: Number of frames; a shorter clip gives all its frames.
         size: S.
 
     Returns:
         (T, S, S, 3) RGB.
 
     Raises:
-        ImageError: It is no clip, is damaged or too large, or PyAV is needed and missing.
+        ImageError: The clip is unsupported, damaged or too large, or PyAV is missing.
         ValueError: `frames` is out of range.
     """
-    if not 1 <= frames <= MOST_TAKEN:
-        raise ValueError(f"frames: {frames} is not from 1 to {MOST_TAKEN}")
+    if not 1 <= frames <= MAX_SAMPLED:
+        raise ValueError(f"frames: {frames} is not from 1 to {MAX_SAMPLED}")
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if path.is_dir():
-            return _of_pictures(_frame_files(path), frames, size, name=str(path))
-        if path.suffix.lower() in ENDINGS | _MAY_MOVE:
-            return _of_moving_picture(path, frames, size)
-        from ngsan.vision.videos import read_video
-
+            return _of_images(_frame_files(path), frames, size, name=str(path))
+        if path.suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
+            return _of_animation(path, frames, size)
         return read_video(path, frames=frames, size=size)
     if not isinstance(source, list | tuple | np.ndarray):
         raise ImageError(
-            f"a clip is a path, a list of images or an array of frames, not {type(source).__name__}"
+            f"a clip must be a path, a list of images or an array, not {type(source).__name__}"
         )
     if isinstance(source, np.ndarray) and source.ndim not in (3, 4):
-        raise ImageError(f"the clip: an array is (frames, height, width, 3), not {source.shape}")
-    return _of_pictures(source, frames, size, name="the clip")
+        raise ImageError(
+            f"the clip: the array must be (frames, height, width, 3), not {source.shape}"
+        )
+    return _of_images(source, frames, size, name="the clip")
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most so many numbers of 0 to `count` - 1, evenly, the first and the last among them."""
+    """At most `most` of the numbers 0 to `count` - 1, evenly spaced from the first to the last."""
     if most == 1:
         return [count // 2]
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
 
 
-def _of_pictures(
+def _of_images(
     pictures: "Sequence[ImageSource] | NDArray[Any]", frames: int, size: int, *, name: str
 ) -> NDArray[np.uint8]:
     if not len(pictures):
-        raise ImageError(f"{name}: there are no frames in it")
-    if len(pictures) > MOST_FRAMES:
-        raise ImageError(f"{name}: {len(pictures):,} frames are more than {MOST_FRAMES:,}")
+        raise ImageError(f"{name}: no frames")
+    if len(pictures) > MAX_FRAMES:
+        raise ImageError(f"{name}: {len(pictures):,} frames exceed the limit of {MAX_FRAMES:,}")
     taken = []
     for place in evenly(len(pictures), frames):
         picture = pictures[place]
-        near = None if isinstance(picture, Image.Image) else 2 * size
+        min_side = None if isinstance(picture, Image.Image) else 2 * size
         try:
-            taken.append(to_square(open_image(picture, near=near), size))
+            taken.append(to_square(open_image(picture, min_side=min_side), size))
         except ImageError as error:
-            told = f"{name}: frame {place}: " if not isinstance(picture, str | Path) else ""
-            raise ImageError(f"{told}{error}") from None
+            prefix = f"{name}: frame {place}: " if not isinstance(picture, str | Path) else ""
+            raise ImageError(f"{prefix}{error}") from None
     return np.stack(taken)
 
 
-def _of_moving_picture(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
-    """Frames of a GIF, PNG or WebP; a still picture is a clip of one."""
-    with reading(str(path), MOVING_FORMATS), _opened(path) as image:
+def _of_animation(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
+    """Frames of a GIF, PNG or WebP; a still image is a clip of one frame."""
+    with reading(str(path), ANIMATED_FORMATS), _opened(path) as image:
         check_size(image)
         count = int(getattr(image, "n_frames", 1))
-        if count > MOST_FRAMES or count * image.width * image.height > MOST_DECODED:
+        if count > MAX_FRAMES or count * image.width * image.height > MAX_DECODED:
             raise ImageError(
-                f"{count:,} frames of {image.width} x {image.height} are more than are decoded"
+                f"{count:,} frames of {image.width} x {image.height} exceed the limits"
             )
         taken = []
         for place in evenly(count, frames):
@@ -183,21 +201,21 @@ def _of_moving_picture(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    with open_file(path) as file, Image.open(file, formats=MOVING_FORMATS) as image:
+    with open_file(path) as file, Image.open(file, formats=ANIMATED_FORMATS) as image:
         yield image
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """The still pictures right in a folder, as people count: frame 2 before frame 10."""
+    """The still images in a folder in natural order: frame 2 before frame 10."""
     found = (
         entry
         for entry in _entries(folder)
-        if entry.suffix.lower() in ENDINGS - {".gif"} and entry.is_file()
+        if entry.suffix.lower() in IMAGE_SUFFIXES - {".gif"} and entry.is_file()
     )
-    return sorted(found, key=lambda entry: _as_counted(entry.name))
+    return sorted(found, key=lambda entry: _natural_key(entry.name))
 
 
-def _as_counted(name: str) -> list[tuple[int, int | str]]:
+def _natural_key(name: str) -> list[tuple[int, int | str]]:
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
 
@@ -205,5 +223,133 @@ def _as_counted(name: str) -> list[tuple[int, int | str]]:
 def _entries(folder: Path) -> list[Path]:
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError:  # one that may not be read
+    except OSError:  # not readable
         return []
+
+
+def read_video(path: Path, *, frames: int, size: int) -> NDArray[np.uint8]:
+    """Samples upright frames (T, S, S, 3) of a video file with PyAV; see `open_clip`."""
+    try:
+        file = open_file(path)
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from None
+    with file:
+        av = _av(path)
+        try:
+            # As an open file and without protocols, so that no other file or URL is opened.
+            options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": ""}
+            with av.open(file, container_options=options) as container:
+                taken = _sample(container, frames, size)
+        except ImageError as error:
+            raise ImageError(f"{path}: {error}") from None
+        except (av.FFmpegError, ValueError, OverflowError, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ImageError(f"{path}: cannot decode the video: {reason}") from None
+        except MemoryError:
+            raise ImageError(f"{path}: not enough memory to decode it") from None
+    if not taken:
+        raise ImageError(f"{path}: no frames")
+    return np.stack(taken)
+
+
+def _av(path: Path) -> Any:
+    try:
+        av = import_module("av")
+    except ImportError:
+        raise ImageError(
+            f"{path}: video files need PyAV: pip install 'ngsan[video]'; GIFs and folders of "
+            "frames do not"
+        ) from None
+    av.logging.set_level(None)  # errors are reported by exceptions
+    return av
+
+
+def _sample(container: Any, frames: int, size: int) -> list[NDArray[np.uint8]]:
+    streams = container.streams.video
+    if not streams:
+        raise ImageError("no video stream")
+    stream = streams[0]
+    stream.thread_type = "AUTO"
+    width, height = stream.codec_context.width, stream.codec_context.height
+    _check_frame(width, height)
+    seconds = _seconds(container, stream)
+    expected = seconds * float(stream.average_rate or 30) * width * height
+    if seconds and expected > _MAX_WHOLE and frames > 1:
+        found = _sample_by_seeking(container, stream, seconds, frames, size)
+        if found:
+            return found
+        container.seek(0)
+    return _sample_all(container, stream, frames, size)
+
+
+def _seconds(container: Any, stream: Any) -> float:
+    """Duration of the video by its header; 0 if unknown."""
+    if stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    else:
+        seconds = (container.duration or 0) / 1e6
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+def _sample_all(container: Any, stream: Any, frames: int, size: int) -> list[NDArray[np.uint8]]:
+    """Decodes all frames and keeps some, with a stride that grows with the length."""
+    kept: list[NDArray[np.uint8]] = []
+    stride = 1
+    last: Any = None
+    for place, frame in enumerate(_decoded(container, stream)):
+        last = None
+        if place % stride:
+            last = frame
+            continue
+        kept.append(_square(frame, size))
+        if len(kept) > _SPARE * frames:
+            kept, stride = kept[::2], 2 * stride
+    if last is not None:
+        kept.append(_square(last, size))
+    return [kept[place] for place in evenly(len(kept), frames)] if kept else []
+
+
+def _sample_by_seeking(
+    container: Any, stream: Any, seconds: float, frames: int, size: int
+) -> list[NDArray[np.uint8]]:
+    """Seeks to each frame, and decodes from the key frame before it."""
+    taken = []
+    start = float((stream.start_time or 0) * (stream.time_base or 0))
+    budget = [0]
+    for place in range(frames):
+        # Slightly before the end, because the last frame starts before it.
+        goal = start + seconds * min(place / (frames - 1), 0.995)
+        container.seek(int(goal * 1e6))
+        found = None
+        for count, frame in enumerate(_decoded(container, stream, budget)):
+            found = frame
+            if frame.time is None or frame.time >= goal or count >= _PATIENCE:
+                break
+        if found is not None:
+            taken.append(_square(found, size))
+    return taken
+
+
+def _decoded(container: Any, stream: Any, budget: list[int] | None = None) -> Iterator[Any]:
+    """The frames from here on, within limits. `budget` counts pixels over several calls."""
+    spent = [0] if budget is None else budget
+    for count, frame in enumerate(container.decode(stream)):
+        _check_frame(frame.width, frame.height)
+        spent[0] += frame.width * frame.height
+        if count >= MAX_FRAMES or spent[0] > MAX_DECODED:
+            raise ImageError(
+                f"more than {count:,} frames of {frame.width} x {frame.height}, which exceeds the "
+                "limits; shorten the video"
+            )
+        yield frame
+
+
+def _check_frame(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageError(f"its size {width} x {height} exceeds the limit of {MAX_PIXELS:,} pixels")
+
+
+def _square(frame: Any, size: int) -> NDArray[np.uint8]:
+    pixels = frame.to_ndarray(format="rgb24")
+    turns = round(getattr(frame, "rotation", 0) / 90) % 4
+    return to_square(Image.fromarray(np.ascontiguousarray(np.rot90(pixels, turns))), size)

@@ -1,6 +1,6 @@
-"""Regions of many image files: pictures are read ahead in threads while the source works.
+"""Extracts the regions of many image files, with threads that read ahead.
 
-On a cluster, Ray Data does the same in many processes, see `extract_on_ray`.
+On a cluster, Ray Data does the same in many processes; see `extract_on_ray`.
 """
 
 import logging
@@ -22,41 +22,39 @@ from ngsan.vision.sources import RegionSource
 
 @dataclass(frozen=True)
 class Extracted:
-    """What came of a file."""
+    """The result for one file."""
 
     path: str
     """The file."""
-
     regions: Regions | None
-    """Its regions, or None."""
-
+    """Its regions, or None if it failed."""
     problem: str | None = None
-    """Why there are none, in one sentence that names the file."""
+    """Error message that names the file."""
 
 
 def extract(
     paths: Sequence[str], source: RegionSource, *, batch_size: int = 32, workers: int = 2
 ) -> Iterator[Extracted]:
-    """Makes the regions of image files.
+    """Extracts the regions of image files.
 
     Args:
         paths: The files.
-        source: What makes the regions.
-        batch_size: Pictures that it is given at a time.
-        workers: Threads that read pictures.
+        source: The source of regions.
+        batch_size: Images per batch of the source.
+        workers: Threads that read images.
 
     Yields:
-        What came of each file, in their order.
+        The result for each file, in order.
     """
     for name, value in {"batch_size": batch_size, "workers": workers}.items():
         if value < 1:
-            raise ValueError(f"{name}: {value} is not at least 1")
+            raise ValueError(f"{name}: {value} must be at least 1")
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[tuple[str, Future[Picture | str]]] = deque()
         ahead = iter(paths)
         try:
             while True:
-                # Two batches: one is read while the source works on the other.
+                # One batch is read while the source works on the other.
                 for path in islice(ahead, 2 * batch_size - len(waiting)):
                     waiting.append((path, pool.submit(_read, path, source)))
                 if not waiting:
@@ -75,28 +73,24 @@ def extract_on_ray(
     workers: int = 2,
     gpus: float | None = None,
 ) -> Iterator[Extracted]:
-    """Makes the regions of image files on a Ray cluster: the one here, or else a local one.
+    """Extracts the regions of image files on the connected Ray cluster, else on a local one.
 
     Args:
-        paths: The files, under names by which every machine of the cluster finds them.
-        open_source: Makes a source; called once in every worker.
-        batch_size: Pictures that a source is given at a time.
-        workers: Processes, each with a source of its own.
-        gpus: GPUs that each of them takes, which may be less than 1; None for one, if the cluster
-            has any.
+        paths: The files, by names that are valid on every machine of the cluster.
+        open_source: Opens a source; called once in every worker.
+        batch_size: Images per batch of a source.
+        workers: Processes, each with its own source.
+        gpus: GPUs per worker, may be a fraction; None for one, if the cluster has any.
 
     Yields:
-        What came of each file, in their order.
-
-    Raises:
-        ValueError: Ray is missing.
+        The result for each file, in order.
     """
-    # Asked for before Ray is imported; it would otherwise tell its makers of every run.
+    # Disables Ray's usage reports; must be set before the import.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray, data = import_module("ray"), import_module("ray.data")
     except ImportError:
-        raise ValueError("this needs Ray: pip install 'ngsan[ray]'") from None
+        raise ValueError("extraction on a cluster needs Ray: pip install 'ngsan[ray]'") from None
     started = not ray.is_initialized()
     if started:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -107,7 +101,7 @@ def extract_on_ray(
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = True
-        # Small blocks, such that all workers have something to do and results come as they are.
+        # Small blocks keep all workers busy and give results early.
         blocks = max(workers, -(-len(paths) // batch_size))
         rows = data.from_items([{"path": path} for path in paths], override_num_blocks=blocks)
         made = rows.map_batches(
@@ -125,14 +119,13 @@ def extract_on_ray(
 
 
 class RayWorker:
-    """Keeps a source in a process of the cluster."""
+    """A worker process with its own source."""
 
     def __init__(self, open_source: Callable[[], RegionSource]) -> None:
-        """Makes the source."""
         self._source = open_source()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The regions of a batch of files, as columns of plain bytes and numbers."""
+        """The regions of a batch of files, as columns of bytes and numbers."""
         paths = [str(path) for path in batch["path"]]
         found = _regions_of([(path, _read(path, self._source)) for path in paths], self._source)
         rows = [_to_row(one) for one in found]
@@ -140,7 +133,7 @@ class RayWorker:
 
 
 def _column(values: list[Any]) -> Any:
-    """Bytes stay objects: numpy's own type for them cuts zeros off their ends."""
+    """Bytes stay objects: numpy's bytes type strips trailing zeros."""
     if not isinstance(values[0], bytes):
         return np.array(values)
     column = np.empty(len(values), object)
@@ -153,7 +146,7 @@ def _to_row(one: Extracted) -> dict[str, Any]:
     features = np.empty((0, 0), np.float16) if regions is None else regions.features
     boxes = None if regions is None else regions.boxes
     with np.errstate(over="ignore"):
-        half = features.astype(np.float16)  # as the store keeps them, and refuses what is too large
+        half = features.astype(np.float16)  # as in the store, which rejects overflow
     width, height = (regions and regions.size) or (0, 0)
     return {
         "path": one.path,
@@ -176,9 +169,9 @@ def _from_row(row: dict[str, Any]) -> Extracted:
 
 
 def _read(path: str, source: RegionSource) -> Picture | str:
-    """The picture, prepared, and the size of the whole; or what is wrong with it."""
+    """The prepared image with its original size, or an error message."""
     try:
-        picture = open_picture(path, near=source.near)
+        picture = open_picture(path, min_side=source.min_side)
     except ImageError as error:
         return str(error)
     return Picture(source.prepare(picture.image), picture.size)
@@ -187,7 +180,7 @@ def _read(path: str, source: RegionSource) -> Picture | str:
 def _regions_of(
     batch: Sequence[tuple[str, Picture | str]], source: RegionSource
 ) -> Iterator[Extracted]:
-    """What came of each file of a batch, in their order."""
+    """The result for each file of a batch, in order."""
     good = [picture for _, picture in batch if isinstance(picture, Picture)]
     found = iter(_each(good, source))
     for path, picture in batch:
@@ -200,7 +193,7 @@ def _regions_of(
 
 
 def _each(pictures: Sequence[Picture], source: RegionSource) -> list[Regions | str]:
-    """The regions of each picture, or why there are none."""
+    """The regions of each image, or an error message."""
     if not pictures:
         return []
     try:

@@ -1,6 +1,8 @@
-"""Image files as upright RGB pictures, whatever their kind; a bad file is an `ImageError`.
+"""Image files as upright RGB pictures, whatever their kind; a bad file raises `ImageError`.
 
-Needs Pillow and numpy alone.
+Needs only Pillow and numpy.
+
+Shapes: `H` and `W` are the height and width of an image.
 """
 
 import glob
@@ -20,23 +22,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ngsan.vision.pixels import from_array, to_rgb
-
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
-"""What can be opened: a file's path, a file's content, a picture, or an array of pixels."""
+"""Anything that can be opened: a path, the bytes of a file, a Pillow image, or a pixel array."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""The formats that are read. Nothing else is even tried, whatever a file's name."""
+"""The supported formats; others are rejected whatever the file's name."""
 
-_OF_JPEG = (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo")
-ENDINGS = frozenset((*_OF_JPEG, ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"))
-"""Names of image files end in one of these, in capitals or not."""
+_JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo")
+IMAGE_SUFFIXES = frozenset(
+    (*_JPEG_SUFFIXES, ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
+)
+"""Suffixes of image files, in any case."""
 
-MOST_PIXELS = 100_000_000
-"""Width times height that a picture may have, unless told otherwise."""
+MAX_PIXELS = 100_000_000
+"""Default limit of width times height."""
 
-_SCANS = 20
-"""How often a progressive JPEG may go over as many pixels as are allowed."""
+_MAX_SCANS = 20
+"""Limit of a progressive JPEG's scans, times pixels, as a multiple of the pixel limit."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -47,11 +49,18 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes a picture upright, by its EXIF orientation. From 5 on, width and height change."""
+"""Makes an image upright, by EXIF orientation. From 5 on, width and height are swapped."""
 
 _ORIENTATION = 0x0112
 
-# Pillow's decoders answer a broken file with almost any of Python's own errors.
+_WHITES = {"I;16": (4095, 65535), "I": (255, 4095, 65535), "F": (1, 255, 65535)}
+"""Candidates for the white value of images with more than 8 bits, by mode."""
+
+
+_STRIP = 1 << 22
+"""Number of pixels of a large image that are converted at a time."""
+
+# Pillow's decoders raise almost any of Python's errors for a broken file.
 _BROKEN = (
     OSError,
     ValueError,
@@ -71,120 +80,111 @@ _BROKEN = (
 
 
 class ImageError(ValueError):
-    """An image cannot be read; the message is one sentence that names it."""
+    """An image cannot be read; the message is one line that names it."""
 
 
 class Picture(NamedTuple):
-    """An image, ready to be used."""
+    """A decoded image."""
 
     image: Image.Image
     """Upright, RGB, in memory."""
-
     size: tuple[int, int]
-    """Width and height of the whole image, upright; `image` may be smaller, see `near`."""
+    """Upright width and height of the whole image; `image` may be smaller, see `min_side`."""
 
 
 def open_image(
-    source: ImageSource, *, most_pixels: int = MOST_PIXELS, near: int | None = None
+    source: ImageSource, *, max_pixels: int = MAX_PIXELS, min_side: int | None = None
 ) -> Image.Image:
     """Reads an image as an upright RGB picture; see `open_picture`."""
-    return open_picture(source, most_pixels=most_pixels, near=near).image
+    return open_picture(source, max_pixels=max_pixels, min_side=min_side).image
 
 
 def open_picture(
-    source: ImageSource, *, most_pixels: int = MOST_PIXELS, near: int | None = None
+    source: ImageSource, *, max_pixels: int = MAX_PIXELS, min_side: int | None = None
 ) -> Picture:
     """Reads an image as an upright RGB picture, and its size.
 
-    Of several frames the first is read. What is transparent becomes white. Grey of 16 bits is
-    scaled to 8, by 4095 if no value is above that and by 65535 otherwise; whole numbers of 32 bits
-    also by 255, if no value is above; floats by 1, 255 or 65535; and values beyond all these such
-    that the least is black and the greatest white. EXIF that makes no sense is passed over.
+    Only the first frame is read. Transparent pixels become white. 16-bit grey is divided by 4095
+    if no value is above that, else by 65535. 32-bit integers are divided by 255, 4095 or 65535,
+    floats by 1, 255 or 65535. If values are beyond that, the minimum becomes black and the maximum
+    white. Invalid EXIF data are ignored.
 
     Args:
         source: A path, the bytes of a file, a Pillow image, or an array of (H, W), (H, W, 1),
             (H, W, 3) or (H, W, 4): uint8, uint16, or floats from 0 to 1.
-        most_pixels: Width times height that is accepted, of a WebP half as much, whose decoder
-            needs several times the memory. A file is refused by its header, before anything is
-            decoded. Pillow's own limit of 179 million holds besides.
-        near: The least width and height that the picture need have. A large one is then made
-            smaller by a whole factor on the way, a JPEG while it is decoded, which is several
-            times as fast.
+        max_pixels: Limit of width times height; half of it for WebP, whose decoder needs several
+            times the memory. Checked in the header before decoding. Pillow's own limit of 179
+            million applies, too.
+        min_side: Width and height that suffice. A larger image may be reduced by an integer factor
+            during decoding, but not below this. Several times faster for JPEG.
 
     Raises:
-        ImageError: It is no image of a format that is read, damaged, too large, or not there.
+        ImageError: The format is unsupported, or the file is damaged, too large or missing.
     """
     given = isinstance(source, bytes | Image.Image | np.ndarray)
     with reading("the image" if given else str(source)), _opened(source) as image:
-        check_size(image, most_pixels)
-        _check_scans(image, most_pixels)
-        picture = _finish(image, near)
+        check_size(image, max_pixels)
+        _check_scans(image, max_pixels)
+        picture = _finish(image, min_side)
     return picture
 
 
 @contextmanager
 def reading(name: str, kinds: Sequence[str] = FORMATS) -> Iterator[None]:
-    """Within it whatever goes wrong with a file is an `ImageError` that names it.
+    """Turns all errors of reading a file into an `ImageError` that names it.
 
     Args:
-        name: What is read.
-        kinds: The formats that could have been, for the message.
+        name: Name of the file.
+        kinds: The supported formats, for the message.
     """
     try:
-        with _HUSH:
+        with _QUIET:
             yield
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{name}: it has far too many pixels") from None
+        raise ImageError(f"{name}: far too many pixels") from None
     except UnidentifiedImageError:
-        told = ", ".join(kinds)
-        raise ImageError(f"{name}: this is no image of a kind that is read, {told}") from None
+        raise ImageError(
+            f"{name}: unsupported image format; supported are {', '.join(kinds)}"
+        ) from None
     except MemoryError:
-        raise ImageError(f"{name}: there is not enough memory to decode it") from None
+        raise ImageError(f"{name}: not enough memory to decode it") from None
     except _BROKEN as error:
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ImageError(f"{name}: the image is damaged: {said}") from None
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ImageError(f"{name}: damaged image: {reason}") from None
 
 
 def to_square(image: Image.Image, size: int) -> NDArray[np.uint8]:
-    """The picture squashed into a square: width and height change by factors of their own.
-
-    Args:
-        image: RGB.
-        size: The side of the square.
-
-    Returns:
-        (size, size, 3).
-    """
-    # Bicubic over all pixels that fall together. Very large pictures are made smaller by whole
-    # factors first, which is faster, and with a gap of 3 there is no difference to see.
+    """Resizes an RGB image to (size, size, 3), without keeping the aspect ratio."""
+    # Bicubic with antialiasing. Very large images are first reduced by an integer factor, which is
+    # faster; with a gap of 3 no difference is visible.
     small = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
     return np.array(small)
 
 
 def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
-    """The files that paths mean.
+    """Expands paths to image files.
 
     Args:
-        paths: Files, which are taken whatever their names; folders, of which and within which all
-            files count that are named like images; and patterns such as `photos/**/*.jpg`.
+        paths: Files of any name; folders, which are searched recursively for files with an image
+            suffix; and patterns such as `photos/**/*.jpg`.
 
     Yields:
         Files in the order of `paths`, and within a folder or pattern by name. Hidden files and
-        folders are left out, and so is a folder that was met before on the way down, as in loops
-        of links. What is not there comes as it is, for `open_image` to report.
+        folders, and links to a parent folder, are skipped. Missing files are yielded, too;
+        `open_image` reports them.
     """
     for path in map(Path, paths):
         text = str(path)
-        # The name of a file may hold the signs of a pattern.
+        # A file name may contain the characters of a pattern.
         is_pattern = glob.has_magic(text) and not os.path.lexists(text)
-        # Not Path.glob, which takes no absolute pattern and hidden files.
+        # Path.glob rejects absolute patterns and includes hidden files.
         found = sorted(glob.glob(text, recursive=True)) if is_pattern else []  # noqa: PTH207
         for match in map(Path, found) if found else [path]:
             if not match.is_dir():
                 yield match
-            elif not is_pattern or "**" not in path.parts:  # those match a folder's files as well
+            elif not is_pattern or "**" not in path.parts:  # "**" matches the files in folders, too
                 yield from _in_folder(match, ())
 
 
@@ -194,13 +194,13 @@ def _in_folder(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         return
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError:  # one that may not be read
+    except OSError:  # not readable
         return
     folders = [entry for entry in entries if entry.is_dir()]
     yield from (
         entry
         for entry in entries
-        if entry.suffix.lower() in ENDINGS and entry not in folders and entry.is_file()
+        if entry.suffix.lower() in IMAGE_SUFFIXES and entry not in folders and entry.is_file()
     )
     for entry in folders:
         yield from _in_folder(entry, (*above, real))
@@ -208,7 +208,7 @@ def _in_folder(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[Image.Image]:
-    """The image with its header read, and the file open until the block ends."""
+    """The image with its header read; the file stays open within the block."""
     if isinstance(source, Image.Image):
         yield source
     elif isinstance(source, np.ndarray):
@@ -223,37 +223,34 @@ def _opened(source: ImageSource) -> Iterator[Image.Image]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Opens a regular file; anything else is an `ImageError` that does not name it."""
+    """Opens a regular file; otherwise raises an `ImageError` without the name."""
     try:
-        # Asked before it is opened, as opening a pipe would wait for somebody to write into it.
+        # Checked before opening, because opening a pipe would wait for a writer.
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise ImageError("it is a folder")
+            raise ImageError("is a folder")
         if not stat.S_ISREG(mode):
-            raise ImageError("it is not a regular file")
+            raise ImageError("not a regular file")
         return path.open("rb")
     except FileNotFoundError:
-        raise ImageError("there is no such file") from None
+        raise ImageError("file not found") from None
     except OSError as error:
-        raise ImageError(f"the file cannot be opened: {error.strerror or error}") from None
+        raise ImageError(f"cannot open the file: {error.strerror or error}") from None
 
 
-def check_size(image: Image.Image, most_pixels: int = MOST_PIXELS) -> None:
-    """Raises an `ImageError` if a picture has no pixels, or too many by its header."""
+def check_size(image: Image.Image, max_pixels: int = MAX_PIXELS) -> None:
+    """Raises an `ImageError` if an image has no pixels, or too many."""
     width, height = image.size
     if width < 1 or height < 1:
-        raise ImageError(f"its size is {width} x {height}, so there is nothing in it")
+        raise ImageError(f"empty image of size {width} x {height}")
     if image.format == "WEBP":
-        most_pixels //= 2
-    if width * height > most_pixels:
-        raise ImageError(
-            f"its size is {width} x {height}, more than the {most_pixels:,} pixels that are "
-            "accepted"
-        )
+        max_pixels //= 2
+    if width * height > max_pixels:
+        raise ImageError(f"its size {width} x {height} exceeds the limit of {max_pixels:,} pixels")
 
 
-def _check_scans(image: Image.Image, most_pixels: int) -> None:
-    """Refuses a progressive JPEG of so many scans that decoding it would take minutes."""
+def _check_scans(image: Image.Image, max_pixels: int) -> None:
+    """Rejects a progressive JPEG whose many scans would take minutes to decode."""
     file = getattr(image, "fp", None)
     if file is None or not image.info.get("progressive"):
         return
@@ -263,27 +260,27 @@ def _check_scans(image: Image.Image, most_pixels: int) -> None:
     while block := file.read(1 << 20):
         scans += block.count(b"\xff\xda")
     file.seek(place)
-    if scans * width * height > _SCANS * most_pixels:
-        raise ImageError(f"{scans} scans of {width} x {height} pixels are too many")
+    if scans * width * height > _MAX_SCANS * max_pixels:
+        raise ImageError(f"too many scans: {scans} of {width} x {height} pixels")
 
 
-def _finish(image: Image.Image, near: int | None) -> Picture:
-    """Decodes, converts and turns."""
+def _finish(image: Image.Image, min_side: int | None) -> Picture:
+    """Decodes, converts to RGB and rotates."""
     size = image.size
-    if near is not None:
-        image.draft(None, (near, near))  # None: whatever the mode is
+    if min_side is not None:
+        image.draft(None, (min_side, min_side))  # None keeps the mode
     before = image.size
     image.load()
-    if image.size != before:  # the decoder has turned it, as that of TIFF does
+    if image.size != before:  # the decoder has rotated it, as for TIFF
         size = size[::-1]
     orientation = _orientation(image)
-    shrink = 1 if near is None else max(1, min(image.size) // near)
+    shrink = 1 if min_side is None else max(1, min(image.size) // min_side)
     picture = to_rgb(image, shrink=shrink)
     if orientation in _TURNS:
         picture = picture.transpose(_TURNS[orientation])
         size = size[::-1] if orientation >= 5 else size
     elif picture is image:
-        picture = image.copy()  # the caller's own, which does not hold on to the file
+        picture = image.copy()  # a copy does not keep the file open
     picture.info = {}
     return Picture(picture, size)
 
@@ -291,13 +288,13 @@ def _finish(image: Image.Image, near: int | None) -> Picture:
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION)
-    except _BROKEN:  # the pixels are there all the same
+    except _BROKEN:  # the pixels may still be fine
         return 1
     return value if isinstance(value, int) else 1
 
 
-class _Hush:
-    """Keeps Pillow's remarks on odd files back, in any number of threads at a time."""
+class _Quiet:
+    """Suppresses Pillow's warnings, in any number of threads at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -307,7 +304,7 @@ class _Hush:
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                # Once for all: threads that each did it would undo what another one did.
+                # Once for all threads: the filters are global.
                 self._filters = warnings.catch_warnings()
                 self._filters.__enter__()
                 warnings.filterwarnings("ignore", module=r"PIL\b")
@@ -320,4 +317,114 @@ class _Hush:
                 self._filters.__exit__(None, None, None)
 
 
-_HUSH = _Hush()
+_QUIET = _Quiet()
+
+
+def to_rgb(image: Image.Image, *, shrink: int = 1) -> Image.Image:
+    """A decoded image as RGB; returns the image itself if possible.
+
+    Transparent pixels become white. Grey of more than 8 bits is scaled, see `to_bytes`.
+
+    Args:
+        image: The image.
+        shrink: Integer factor to reduce the image by. The work is done in strips, so that a large
+            image is never in memory twice.
+    """
+    values = _range_of(image) if _deep_mode(image) in _WHITES else (0.0, 0.0)
+    if shrink == 1:
+        return _convert(image, values)
+    width, height = image.size
+    small = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
+    for top, bottom in _strips(width, height, shrink):
+        strip = image.crop((0, top, width, bottom))
+        strip.info = image.info  # may contain a transparent colour
+        small.paste(_convert(strip, values).reduce(shrink), (0, top // shrink))
+    return small
+
+
+def _strips(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
+    """First row and end row of each strip."""
+    rows = max(1, _STRIP // (width * multiple)) * multiple
+    for top in range(0, height, rows):
+        yield top, min(height, top + rows)
+
+
+def _deep_mode(image: Image.Image) -> str:
+    return "I;16" if image.mode.startswith("I;16") else image.mode
+
+
+def _range_of(image: Image.Image) -> tuple[float, float]:
+    """Minimum and maximum, without a copy of the whole image."""
+    lows, highs = [], []
+    for top, bottom in _strips(*image.size):
+        values = np.asarray(image.crop((0, top, image.width, bottom)), np.float32)
+        values = np.nan_to_num(values, nan=0.0)
+        lows.append(float(values.min()))
+        highs.append(float(values.max()))
+    return min(lows), max(highs)
+
+
+def _convert(image: Image.Image, values: tuple[float, float]) -> Image.Image:
+    """As RGB; `values` is the range of the whole image, if it has more than 8 bits."""
+    mode = _deep_mode(image)
+    if mode in _WHITES:
+        whole = _scaled(np.asarray(image), _WHITES[mode], *values)
+        return Image.fromarray(whole).convert("RGB")
+    if mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        if mode == "La":
+            image = image.convert("LA")
+        picture = image.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(white, picture).convert("RGB")
+    return image if mode == "RGB" else image.convert("RGB")
+
+
+def to_bytes(values: NDArray[Any], whites: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Scales values of any range to 0 to 255.
+
+    Args:
+        values: Numbers of any type; NaN becomes 0.
+        whites: Candidates for the white value, ascending. The first one that no value exceeds is
+            used; without one, or with a negative value, the minimum becomes black and the maximum
+            white.
+    """
+    found = np.nan_to_num(values.astype(np.float32), nan=0.0)
+    return _scaled(values, whites, float(found.min()), float(found.max()))
+
+
+def _scaled(
+    values: NDArray[Any], whites: tuple[int, ...], low: float, high: float
+) -> NDArray[np.uint8]:
+    """See `to_bytes`; `low` and `high` are the range of the whole image."""
+    values = np.nan_to_num(values.astype(np.float32), nan=0.0)
+    fitting = [white for white in whites if high <= white]
+    if low >= 0 and fitting:
+        low, high = 0.0, float(fitting[0])
+    # Halves, because the span of the largest floats would overflow.
+    span = np.float32(max(high / 2 - low / 2, float(np.finfo(np.float32).tiny)))
+    return ((values / 2 - np.float32(low / 2)) / span * 255 + 0.5).astype(np.uint8)
+
+
+def from_array(array: NDArray[Any]) -> Image.Image:
+    """A pixel array as an image.
+
+    Args:
+        array: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): uint8, uint16, or floats from 0 to 1.
+    """
+    shape = array.shape
+    if not (array.ndim == 2 or (array.ndim == 3 and shape[2] in (1, 3, 4))) or not array.size:
+        raise ValueError(f"shape {shape} is not (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
+    if array.ndim == 3 and shape[2] == 1:
+        array = array[:, :, 0]
+    if np.issubdtype(array.dtype, np.floating):
+        low, high = float(array.min()), float(array.max())
+        if not (low >= 0 and high <= 1):  # also False for NaN
+            raise ValueError(
+                f"floats must be from 0 to 1, not from {low:g} to {high:g}; use uint8 for 0 to 255"
+            )
+        array = (array.astype(np.float32) * 255 + 0.5).astype(np.uint8)
+    elif array.dtype == np.uint16:
+        array = to_bytes(array, _WHITES["I;16"])
+    elif array.dtype != np.uint8:
+        raise ValueError(f"the type must be uint8, uint16 or float, not {array.dtype}")
+    return Image.fromarray(np.ascontiguousarray(array))

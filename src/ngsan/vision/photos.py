@@ -1,6 +1,6 @@
-"""Captioned photographs: a dataset whose features are yet to be made of pixels.
+"""Captioned photographs: a dataset whose features are computed from pixels during training.
 
-Shapes: `B` images, `M` images of the whole split, `S` side of an image.
+Shapes: `B` images, `M` images of the split, `S` side of an image.
 """
 
 from collections.abc import Sequence
@@ -11,48 +11,44 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
-from ngsan.data.resident import ResidentDataset
-from ngsan.data.resident_regions import Seen
+from ngsan.data.resident import ResidentDataset, Seen
 from ngsan.data.store import Regions
 from ngsan.vision.backbone import GridBackbone
 from ngsan.vision.images import ImageError, open_image, to_square
 
 _CHUNK = 1024
 _DECODERS = 8
-_DESCRIBED = 256
+_BACKBONE_BATCH = 256
 
 
 class CellStore:
-    """Pictures in the place of a feature store: their regions will be the cells of a grid."""
+    """Images in place of a feature store; their regions will be the cells of a grid."""
 
     has_boxes = True
 
     def __init__(self, pictures: PictureStore, backbone: GridBackbone) -> None:
-        """Takes the pictures and what will make cells of them."""
         self.pictures, self.folder = pictures, pictures.folder
         self.size, self.feature_dim, self._cells = backbone.size, backbone.channels, backbone.cells
         self.signature = self.source = f"{pictures.signature}-{self.size}"
 
     def __contains__(self, image: str) -> bool:
-        """Whether there is a picture of an image."""
         return image in self.pictures
 
     def __getitem__(self, image: str) -> Regions:
-        """There are none yet."""
-        raise ValueError(f"image {image!r} is a picture: extract its features first")
+        raise ValueError(f"image {image!r} has no features yet; extract them first")
 
     def ids(self) -> list[str]:
-        """The images."""
         return self.pictures.ids()
 
     def counts(self) -> NDArray[np.int64]:
-        """The cells of each image."""
+        """Number of cells of each image."""
         return np.full(len(self.pictures), self._cells)
 
 
@@ -71,10 +67,10 @@ class PhotoDataset(CaptionDataset):
 
         Args:
             folder: The dataset folder, with captions.jsonl and vocabulary.json.
-            split: Such as "train".
+            split: For example "train".
             pictures: The photographs.
-            backbone: What will make regions of them; tells their size.
-            **options: Those of `CaptionDataset`.
+            backbone: The backbone that will compute the regions; determines the image size.
+            **options: Options of `CaptionDataset`.
         """
         self._cells = CellStore(pictures, backbone)
         super().__init__(folder, split, **options)
@@ -84,15 +80,11 @@ class PhotoDataset(CaptionDataset):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the images take in memory."""
+        """Size of the decoded images in bytes."""
         return len(self) * 3 * self._cells.size**2
 
     def images(self, places: Sequence[int] | NDArray[Any], device: torch.device | str) -> Tensor:
-        """(B, 3, S, S) bytes: some of the photographs, decoded and squashed.
-
-        Raises:
-            ValueError: A file is no image; names it.
-        """
+        """Decoded and resized photographs, (B, 3, S, S) uint8."""
         ids = [self.ids[place] for place in places]
         files = self._cells.pictures.read_many(ids)
         return decode(files, ids, self._cells.size, torch.device(device))
@@ -106,19 +98,18 @@ class PhotoDataset(CaptionDataset):
 
 
 class WholeImages:
-    """Images, or the cells that a backbone made of them, on a device: nothing to pad."""
+    """Images, or their cells, on a device, (M, ...); nothing to pad."""
 
     def __init__(self, images: Tensor) -> None:
-        """Takes them, (M, ...)."""
         self._images = images
 
     def gather(self, images: Tensor, width: int) -> Seen:
-        """See `Resident.gather`; their boxes are the backbone's."""
+        """See `Resident.gather`; the backbone has the boxes."""
         return self._images[images.squeeze(1)], None, None
 
 
 class ResidentPhotos(ResidentDataset):
-    """The photographs of a split in the memory of a device, as bytes, decoded once."""
+    """The photographs of a split in a device's memory as uint8, decoded once."""
 
     dataset: PhotoDataset
 
@@ -133,14 +124,14 @@ class ResidentPhotos(ResidentDataset):
 
 
 class ResidentCells(ResidentDataset):
-    """The cells of a split's photographs, for a backbone that learns no more."""
+    """The cells of a split's photographs, for a frozen backbone."""
 
     def __init__(self, photos: ResidentPhotos, backbone: nn.Module) -> None:
-        """Describes all photographs once.
+        """Computes the cells of all photographs once.
 
         Args:
             photos: The photographs.
-            backbone: From images (B, 3, S, S) to cells (B, N, C); in evaluation mode.
+            backbone: Maps images (B, 3, S, S) to cells (B, N, C); in evaluation mode.
         """
         self._photos, self._backbone = photos, backbone
         super().__init__(photos.dataset, photos.device, static=photos.static)
@@ -149,23 +140,23 @@ class ResidentCells(ResidentDataset):
     def _load(self) -> WholeImages:
         images = self._photos.images
         made = [
-            self._backbone(images[start : start + _DESCRIBED])
-            for start in range(0, len(images), _DESCRIBED)
+            self._backbone(images[start : start + _BACKBONE_BATCH])
+            for start in range(0, len(images), _BACKBONE_BATCH)
         ]
         return WholeImages(torch.cat(made))
 
 
 def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torch.device) -> Tensor:
-    """Images as bytes (B, 3, S, S) on a device; JPEGs are decoded there if it is a GPU.
+    """Decodes images to (B, 3, S, S) uint8 on a device; a GPU decodes JPEGs itself.
 
     Args:
-        files: What the files hold.
-        names: What to call them if one is damaged.
-        size: S; images of another size are squashed.
-        device: Where to.
+        files: The bytes of the files.
+        names: Their names, for error messages.
+        size: S; images of another size are resized.
+        device: The device of the result.
 
     Raises:
-        ValueError: A file is no image; names it.
+        ValueError: A file is not a valid image.
     """
     if device.type == "cuda":
         decoded = _decode_on_gpu(files, device)
@@ -174,7 +165,7 @@ def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torc
 
     def one(pair: tuple[bytes, str]) -> NDArray[np.uint8]:
         try:
-            return to_square(open_image(pair[0], near=2 * size), size)
+            return to_square(open_image(pair[0], min_side=2 * size), size)
         except ImageError as error:
             raise ValueError(f"image {pair[1]!r}: {error}") from error
 
@@ -185,7 +176,7 @@ def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torc
 
 
 def _decode_on_gpu(files: Sequence[bytes], device: torch.device) -> list[Tensor] | None:
-    """JPEGs decoded by the GPU itself; None where that cannot be."""
+    """JPEGs decoded by the GPU; None if that is not possible."""
     try:
         io: Any = import_module("torchvision.io")
     except (ImportError, RuntimeError):
@@ -196,5 +187,36 @@ def _decode_on_gpu(files: Sequence[bytes], device: torch.device) -> list[Tensor]
     try:
         found: list[Tensor] = io.decode_jpeg(given, mode=io.ImageReadMode.RGB, device=device)
     except RuntimeError:
-        return None  # one of them is odd: the CPU will tell which, or read it
+        return None  # an unusual file; the CPU decodes it or names it
     return found
+
+
+def augment(images: Tensor, *, min_crop: float = 0.6, color_jitter: float = 0.2) -> Tensor:
+    """Crops, flips and jitters images at random, on the device.
+
+    Crops are resized to the whole without keeping the aspect ratio, like the images themselves.
+    Uses torch's global generator; never synchronises with the device.
+
+    Args:
+        images: (B, 3, S, S), uint8 from 0 to 255 or floats from 0 to 1.
+        min_crop: Minimum of a crop's sides, as a share of the image's.
+        color_jitter: Maximum change of brightness and contrast.
+
+    Returns:
+        (B, 3, S, S) float32, 0 to 1.
+    """
+    count, device = len(images), images.device
+    side = min_crop + (1 - min_crop) * torch.rand(count, 2, device=device)
+    place = (2 * torch.rand(count, 2, device=device) - 1) * (1 - side)
+    mirror = torch.where(torch.rand(count, device=device) < 0.5, -1.0, 1.0)
+    transform = torch.zeros(count, 2, 3, device=device)
+    transform[:, 0, 0] = side[:, 0] * mirror
+    transform[:, 1, 1] = side[:, 1]
+    transform[:, :, 2] = place
+    grid = F.affine_grid(transform, list(images.shape), align_corners=False)
+    numbers = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    views = F.grid_sample(numbers, grid, padding_mode="border", align_corners=False)
+    contrast = 1 + color_jitter * (2 * torch.rand(count, 1, 1, 1, device=device) - 1)
+    brightness = color_jitter * (torch.rand(count, 1, 1, 1, device=device) - 0.5)
+    mean = views.mean((1, 2, 3), keepdim=True)
+    return ((views - mean) * contrast + mean + brightness).clamp(0, 1)

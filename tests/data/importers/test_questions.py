@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.data.importers.questions_vqa import vqa_questions
+from ngsan.data.importers.questions import vqa_questions
 from ngsan.data.problems import Problems
 from ngsan.data.questions import Question, read_questions
 from ngsan.text.vocabulary import Vocabulary
@@ -107,13 +107,13 @@ def test_what_is_wrong_is_named_or_counted(tmp_path, change, message):
 
 def test_files_that_are_neither(tmp_path):
     (other,) = write(tmp_path, captions_train={"images": [{"id": 1}]})
-    with pytest.raises(ValueError, match=r"neither questions nor annotations, only 'images'"):
+    with pytest.raises(ValueError, match=r"neither questions nor annotations"):
         read([other])
     (alone,) = write(tmp_path, annotations_val=annotations_of(1))
-    with pytest.raises(ValueError, match="no questions of it"):
+    with pytest.raises(ValueError, match="has annotations but no questions"):
         read([alone])
     (unclear,) = write(tmp_path, questions=questions_of(1))
-    with pytest.raises(ValueError, match="does not tell a split"):
+    with pytest.raises(ValueError, match="its name has no split"):
         read([unclear])
     assert read([unclear], split="val")[0][0].split == "val"
     with pytest.raises(OSError, match="No such file"):
@@ -129,7 +129,7 @@ def test_the_command(tmp_path, capsys):
         annotations_val=annotations_of(8, answer="blue"),
     )
     to = tmp_path / "data"
-    arguments = ["data", "questions", *map(str, paths), "--to", str(to)]
+    arguments = ["data", "questions", *map(str, paths), "--output", str(to)]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert "train: 6 questions" in said
@@ -140,6 +140,6 @@ def test_the_command(tmp_path, capsys):
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
     assert main([*arguments, "--overwrite", "--answers-more-than", "6"]) == 2
-    assert "lower the threshold" in capsys.readouterr().err
+    assert "lower more_than" in capsys.readouterr().err
     assert main([*arguments, "--overwrite", "--split", "val"]) == 2
     assert "no question is in the training split" in capsys.readouterr().err

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngsan.data.parallel.batch import PairTable
-from ngsan.data.parallel.batches import TokenBatches, _best_widths
+from ngsan.data.parallel.batches import PairTable, TokenBatches, _best_widths
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.data.parallel.prepare import Split, prepare
 
@@ -36,10 +35,10 @@ def test_every_pair_occurs_once_an_epoch(tokens, shapes):
         assert sum((share.indices < 0).any() for share in shares) <= 1
     assert seen <= {(shape.rows, shape.width) for shape in batches.shapes}
     assert len(batches.shapes) <= shapes
-    longest = np.maximum(source, target)
+    max_length = np.maximum(source, target)
     for share in batches.epoch(0):
         real = share.indices[share.indices >= 0]
-        assert longest[real].max() <= share.width
+        assert max_length[real].max() <= share.width
         assert len(share.indices) * share.width <= tokens
 
 

@@ -1,1 +1,1 @@
-"""Readers of other people's formats."""
+"""Readers of other data formats."""

@@ -1,1 +1,1 @@
-"""Parallel text: files of sentences and their translations, as flat arrays of word pieces."""
+"""Parallel text: files of sentences and their translations, as flat arrays of subwords."""

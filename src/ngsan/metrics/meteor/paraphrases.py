@@ -1,13 +1,12 @@
-"""METEOR's table of paraphrases, as an index that is built once and then mapped into memory.
+"""METEOR's table of paraphrases, as an index that is built once and memory-mapped.
 
-The table has five million entries "phrase -> paraphrase", of up to seven words each. Read as it is
-it takes a quarter of a minute and a gigabyte. The index holds the phrases as a tree of words: a
-phrase of one word is a node with the word's number; a longer phrase is an edge from the node of all
-its words but the last, and the number of its node is the place of ``node << 32 | word`` among all
-edges, which are sorted, plus the number of words. So a whole corpus is looked up with one binary
-search per length.
+The table has five million entries "phrase -> paraphrase" of up to seven words. Reading it takes 15
+seconds and a gigabyte. The index stores the phrases as a tree of words. A phrase of one word is a
+node with the word's number. A longer phrase is an edge from the node of its prefix; the number of
+its node is the rank of ``node << 32 | word`` among all sorted edges, plus the number of words. So a
+whole corpus needs one binary search per length.
 
-``N`` nodes, ``E`` edges, ``P`` entries of the table.
+Shapes: `N` nodes, `E` edges, `P` entries of the table.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ParaphraseTable", "Phrases"]
+from ngsan.atomic_io import replace_folder
 
-_FORMAT = 1  # part of the folder's name: an index of another format is not read
+_FORMAT = 1  # part of the folder name, so an index of another format is ignored
 _BLOCK = 1 << 24  # bytes of the table at a time
 _CHUNK = 1 << 18  # phrases at a time
 _WORD_BITS = np.uint64(32)
@@ -34,17 +31,14 @@ _WORD_BITS = np.uint64(32)
 
 @dataclass(frozen=True)
 class Phrases:
-    """Phrases of the table that stand in some captions, by caption, start and length."""
+    """Occurrences of the table's phrases in captions, sorted by caption, start and length."""
 
     captions: NDArray[np.int64]
-    """Number of the caption."""
-
+    """Index of the caption."""
     starts: NDArray[np.int64]
-    """Place of the phrase's first word in its caption."""
-
+    """Place of the first word in the caption."""
     lengths: NDArray[np.int64]
     """Number of words."""
-
     nodes: NDArray[np.int64]
     """The phrase."""
 
@@ -54,49 +48,43 @@ class ParaphraseTable:
     """Phrases and their paraphrases."""
 
     words: dict[str, int]
-    """Numbers of the words that occur in the table."""
-
+    """Numbers of the words in the table."""
     edges: NDArray[np.uint64]
-    """The tree's edges, sorted, (E,)."""
-
+    """(E,) The sorted edges of the tree."""
     offsets: NDArray[np.int32]
-    """Where each node's paraphrases begin in `values`, (N + 1,)."""
-
+    """(N + 1,) Start of each node's paraphrases in `values`."""
     values: NDArray[np.int32]
-    """Nodes of the paraphrases, those of one phrase in the order of the table, (P,)."""
-
+    """(P,) Nodes of the paraphrases; those of one phrase are in the order of the table."""
     digest: str
-    """Hash of the file that the table was read from."""
+    """Hash of the table's file."""
 
     @classmethod
     def load(cls, path: Path) -> ParaphraseTable:
-        """Opens the index of a table, and makes it when it is not there yet.
+        """Opens the index of a table, and builds it on first use.
 
-        It is kept in the folder that the environment variable ``NGSAN_CACHE`` names, else in
-        ``$XDG_CACHE_HOME/ngsan``, else in ``~/.cache/ngsan``. If it cannot be written there it is
-        made anew each time.
+        The index is cached in ``$NGSAN_CACHE``, else in ``$XDG_CACHE_HOME/ngsan``, else in
+        ``~/.cache/ngsan``. If it cannot be written there, it is built every time.
 
         Args:
-            path: The compressed table: lines of probability, phrase and paraphrase in turn.
+            path: The compressed table: alternating lines of probability, phrase and paraphrase.
         """
         digest = _hash(path)
         folder = _cache_folder() / f"paraphrases-{_FORMAT}-{path.stat().st_size}-{digest}"
         try:
             return cls._open(folder, digest)
-        except (OSError, ValueError):  # not there, or damaged
+        except (OSError, ValueError):  # missing or damaged
             table = cls._build(path, digest)
         try:
             table._save(folder)
             return cls._open(folder, digest)
         except (OSError, ValueError):
-            # A disk that is full or read-only, or another process that writes the same at the same
-            # moment, costs time at the next start and nothing else.
+            # The disk is full or read-only, or another process writes the same index right now.
             return table
 
     def find(self, captions: Sequence[Sequence[str]]) -> Phrases:
-        """All phrases of the table, and beginnings of phrases, that stand in the captions."""
+        """All phrases of the table, and prefixes of phrases, that occur in the captions."""
         lengths = np.fromiter(map(len, captions), np.int64, len(captions))
-        # One more place after each caption, with no word of the table, ends its last phrases.
+        # An extra place without a word after each caption ends its last phrases.
         ends = np.cumsum(lengths + 1)
         words = np.full(int(ends[-1]) if len(ends) else 0, -1, np.int64)
         inside = np.ones(len(words), np.bool_)
@@ -126,7 +114,7 @@ class ParaphraseTable:
     def _follow(
         self, nodes: NDArray[np.int64], words: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The node of each phrase made longer by a word, and whether there is one."""
+        """The node of each phrase extended by a word, and whether it exists."""
         keys = _edges(nodes, words)
         places = np.minimum(np.searchsorted(self.edges, keys), max(len(self.edges) - 1, 0))
         known = self.edges[places] == keys if len(self.edges) else np.zeros(len(keys), np.bool_)
@@ -135,12 +123,7 @@ class ParaphraseTable:
     def paraphrases(
         self, nodes: NDArray[np.int64], wanted: NDArray[np.int64]
     ) -> dict[int, tuple[int, ...]]:
-        """Paraphrases of some phrases, in the order of the table.
-
-        Args:
-            nodes: The phrases.
-            wanted: Paraphrases that matter; others are left out, and phrases with no others too.
-        """
+        """Paraphrases of `nodes` that are in `wanted`, in the order of the table."""
         nodes = np.unique(nodes)
         is_wanted = np.zeros(len(self.offsets) - 1, np.bool_)
         is_wanted[wanted] = True
@@ -157,14 +140,14 @@ class ParaphraseTable:
 
     @classmethod
     def _build(cls, path: Path, digest: str) -> ParaphraseTable:
-        """Makes the index from the compressed table."""
+        """Builds the index from the compressed table."""
         phrases: dict[bytes, int] = {}
         columns: tuple[list[NDArray[np.int32]], ...] = ([], [])
         with gzip.open(path) as file:
             lines: list[bytes] = [b""]
             while block := file.read(_BLOCK):
                 lines[-1:] = (lines[-1] + block).split(b"\n")
-                whole = (len(lines) - 1) // 3 * 3  # the last line may go on in the next block
+                whole = (len(lines) - 1) // 3 * 3  # the last line may continue in the next block
                 for column, first in zip(columns, (1, 2), strict=True):
                     # The number of a new phrase is the number of phrases before it.
                     found = [phrases.setdefault(p, len(phrases)) for p in lines[first:whole:3]]
@@ -179,34 +162,22 @@ class ParaphraseTable:
         return cls(words, edges, offsets, values[order].astype(np.int32), digest)
 
     def _save(self, folder: Path) -> None:
-        """Writes the index; the folder appears with everything in it or not at all."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-        try:
-            (temporary / "words.txt").write_text("\n".join(self.words), encoding="utf-8")
+        """Writes the index as a whole folder."""
+        with replace_folder(folder) as partial:
+            (partial / "words.txt").write_text("\n".join(self.words), encoding="utf-8")
             for name in ("edges", "offsets", "values"):
-                np.save(temporary / f"{name}.npy", getattr(self, name), allow_pickle=False)
-            shutil.rmtree(folder, ignore_errors=True)  # only a damaged one can be there
-            temporary.rename(folder)
-        finally:
-            # Nothing is left to remove unless writing failed.
-            shutil.rmtree(temporary, ignore_errors=True)
+                np.save(partial / f"{name}.npy", getattr(self, name), allow_pickle=False)
 
     @classmethod
     def _open(cls, folder: Path, digest: str) -> ParaphraseTable:
-        """Maps a written index into memory.
-
-        Raises:
-            OSError: There is none that can be read.
-            ValueError: It is damaged.
-        """
+        """Maps an index into memory; OSError if it is missing, ValueError if it is damaged."""
         words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")
         edges, offsets, values = (
             np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             for name in ("edges", "offsets", "values")
         )
         if len(offsets) != len(words) + len(edges) + 1 or offsets[-1] != len(values):
-            raise ValueError(f"the parts of {folder} do not belong together; remove it")
+            raise ValueError(f"the files in {folder} do not match; remove it")
         return cls({word: i for i, word in enumerate(words)}, edges, offsets, values, digest)
 
 

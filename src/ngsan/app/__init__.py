@@ -1,0 +1,1 @@
+"""The studio's server: the page, and captions over HTTP."""

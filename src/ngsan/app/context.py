@@ -1,0 +1,113 @@
+"""What the routes of a server share: the model, queues, limits and counters."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ngsan.app.errors import ApiError
+from ngsan.app.metrics import Metrics
+from ngsan.app.settings import ServeSettings
+from ngsan.app.workers import Batcher, Capacity, WorkerThreads, busy
+from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
+from ngsan.predict.manifest import cell_boxes
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model of photographs."""
+
+    name: str
+    folder: Path
+    captioner: Captioner
+    grid: tuple[int, int]
+    """Rows and columns of its cells."""
+
+    @classmethod
+    def open(cls, settings: ServeSettings) -> "ServedModel":
+        """Opens the model of the settings.
+
+        Raises:
+            ValueError: It is missing, or not a model of photographs.
+        """
+        folder = PHOTO_MODEL if settings.model is None else Path(settings.model)
+        captioner = load(folder, threads=settings.threads)
+        if captioner.image_size is None:
+            raise ValueError(f"model: {folder} captions {captioner.kind}, not photographs")
+        boxes = cell_boxes(captioner.image_size).tolist()
+        grid = len({box[1] for box in boxes}), len({box[0] for box in boxes})
+        model = cls(folder.resolve().name, folder, captioner, grid)
+        model.info()  # now, as it fails if a file is damaged
+        return model
+
+    @property
+    def image_size(self) -> int:
+        """Side of the square that photographs are resized to."""
+        assert self.captioner.image_size is not None
+        return self.captioner.image_size
+
+    def info(self) -> dict[str, Any]:
+        """Its entry in `/v1/models`."""
+        signature, metrics = (self._read(name) for name in ("signature.json", "metrics.json"))
+        return {
+            "name": self.name,
+            "kind": "photo",
+            "default": True,
+            "image_size": self.image_size,
+            "grid": list(self.grid),
+            "vocabulary": len(self.captioner.vocabulary),
+            "signature": None if signature is None else signature.get("signature"),
+            "metrics": metrics,
+        }
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged: {error}") from None
+        return content if isinstance(content, dict) else None
+
+
+@dataclass
+class ServerState:
+    """Whether the server is shutting down, and how many requests are open."""
+
+    draining: bool = False
+    open_requests: int = 0
+
+
+class Context:
+    """What the routes of a server share; threads start when there is work."""
+
+    def __init__(self, settings: ServeSettings, model: ServedModel) -> None:
+        self.settings, self.model = settings, model
+        self.state, self.metrics = ServerState(), Metrics()
+        self.photos = Capacity(settings.queue_size)
+        self.metrics.waiting.set_function(lambda: self.photos.used)
+        self.explain_requests = Capacity(settings.explain_queue_size)
+        self.decoders = WorkerThreads(settings.decode_threads, "decode")
+        self.explainers = WorkerThreads(1, "explain")
+
+        def on_batch(count: int) -> None:
+            self.metrics.batches.observe(count)
+            self.metrics.images.inc(count)
+
+        self.batcher = Batcher(
+            model.captioner,
+            size=settings.batch_size,
+            workers=settings.workers,
+            on_batch=on_batch,
+        )
+
+    def check_capacity(self, capacity: Capacity) -> None:
+        """Raises an `ApiError` if nothing more fits, before a body is read."""
+        if not capacity.has():
+            raise busy()
+
+    def check_model(self, name: str | None) -> None:
+        """Raises an `ApiError` unless the name is that of the model of photographs."""
+        if name not in (None, self.model.name):
+            raise ApiError(422, f"model: {name!r} is not available, only {self.model.name!r}")

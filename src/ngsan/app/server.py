@@ -1,0 +1,234 @@
+"""The HTTP server: it listens, disconnects slow clients, and shuts down without losing requests."""
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from types import FrameType
+from typing import Any, NoReturn
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ngsan.app.context import ServerState
+from ngsan.app.middleware import HEADERS, LOG
+from ngsan.app.settings import ServeSettings
+
+_CHECK_SECONDS = 0.5
+_BACKLOG = 256
+_FLUSH_SECONDS = 2.0
+"""Time to send what is written after requests have finished or were cancelled."""
+
+
+class TimedConnection(H11Protocol):
+    """A connection with timeouts for the head of requests and for sending answers."""
+
+    max_connections = 512
+
+    head_since: float | None = None
+    """When the head of a request began, or the connection was made; None during a request."""
+
+    _unsent_since: float | None = None
+    _unsent_cycle: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.head_since = self.loop.time()
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.head_since is None:
+            self.head_since = self.loop.time()
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.head_since = None  # a request is being answered
+
+    def send_400_response(self, msg: str) -> None:
+        self._reject(400, "Malformed HTTP request.")
+
+    def check_timeouts(self, settings: ServeSettings) -> None:
+        """Disconnects a client that is too slow."""
+        now = self.loop.time()
+        if self.head_since is not None and now - self.head_since > settings.header_timeout:
+            # A connection that is closing may still be sending the answer.
+            if not self.transport.is_closing():
+                self._reject(408, "The request came too slowly.")
+            self.head_since = None
+        if not self.transport.get_write_buffer_size():
+            self._unsent_since = None
+        elif self._unsent_since is None or self._unsent_cycle is not self.cycle:
+            self._unsent_since, self._unsent_cycle = now, self.cycle
+        elif now - self._unsent_since > settings.send_timeout:
+            self.transport.abort()
+
+    def _reject(self, status: int, message: str) -> None:
+        """Answers where no request was parsed, and closes the connection."""
+        body = json.dumps({"error": message}).encode()
+        headers = {
+            **HEADERS,
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = h11.Response(status_code=status, headers=list(headers.items()))
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that finishes the requests that it has accepted before it stops."""
+
+    def __init__(self, app: FastAPI, settings: ServeSettings, on_ready: Callable[[], None]) -> None:
+        class LimitedConnection(TimedConnection):
+            max_connections = settings.max_connections
+
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=LimitedConnection,
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=int(max(1, settings.keep_alive_timeout)),
+                timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+                h11_max_incomplete_event_size=16 * 1024,
+            )
+        )
+        self._settings, self._on_ready = settings, on_ready
+        self._state: ServerState = app.state.context.state
+        self._stopping_since: float | None = None
+        self._checked = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets requests finish; a second Ctrl-C does not."""
+        if self._stopping_since is None:
+            self._stopping_since = time.monotonic()
+            self._state.draining = True
+        elif sig == signal.SIGINT:
+            self.should_exit = self.force_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Runs ten times a second; returns whether to stop."""
+        now = time.monotonic()
+        if now - self._checked > _CHECK_SECONDS:
+            self._checked = now
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, TimedConnection):
+                    connection.check_timeouts(self._settings)
+        if self._stopping_since is not None:
+            waited = now - self._stopping_since
+            idle = not self._state.open_requests and waited >= self._settings.drain_delay
+            if idle or waited >= self._settings.drain_timeout:
+                self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def listen(settings: ServeSettings) -> socket.socket:
+    """Binds the port.
+
+    Raises:
+        ValueError: The address does not belong to this machine, or the port is in use.
+    """
+    host = "127.0.0.1" if settings.host == "localhost" else settings.host
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # With its protocol, as asyncio sets TCP_NODELAY only if it is given.
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(
+            f"cannot listen on {settings.host}, port {settings.port}: {reason}; choose another "
+            "with --port or --host"
+        ) from None
+    return bound
+
+
+def address_of(bound: socket.socket, settings: ServeSettings) -> str:
+    """The address for browsers."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{bound.getsockname()[1]}/"
+
+
+def run(
+    app: FastAPI, settings: ServeSettings, bound: socket.socket, on_ready: Callable[[], None]
+) -> None:
+    """Serves until Ctrl-C or SIGTERM, and until open requests have finished.
+
+    Args:
+        app: The application.
+        settings: Its settings.
+        bound: The port, from `listen`.
+        on_ready: Called when requests are accepted.
+    """
+    _set_up_log(settings)
+    DrainingServer(app, settings, on_ready).run(sockets=[bound])
+
+
+def exit_process() -> NoReturn:
+    """Ends the process with status 0, whatever its threads are doing.
+
+    A batch, or the opening of a model, cannot be interrupted, and closing ONNX Runtime under it
+    would end the process with a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with suppress(OSError):
+                stream.flush()
+    os._exit(0)
+
+
+def _set_up_log(settings: ServeSettings) -> None:
+    """Logs one line per request to standard error, and errors of uvicorn."""
+    _silence_libtiff()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    LOG.handlers[:] = [handler]
+    LOG.setLevel(logging.WARNING if settings.quiet else logging.INFO)
+    LOG.propagate = False
+    uvicorn_log: Any = logging.getLogger("uvicorn")
+    uvicorn_log.handlers[:] = [handler]
+    uvicorn_log.propagate = False
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+
+def _silence_libtiff() -> None:
+    """Stops libtiff from writing about damaged files to standard error, past Python's logging.
+
+    Its symbols are found through the module of Pillow that links to it.
+    """
+    with suppress(OSError, AttributeError):
+        pillow = ctypes.CDLL(import_module("PIL._imaging").__file__)
+        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+            set_handler = getattr(pillow, name)
+            set_handler.argtypes, set_handler.restype = [ctypes.c_void_p], ctypes.c_void_p
+            set_handler(None)

@@ -1,0 +1,268 @@
+"""`ngsan caption`: captions of photographs and clips, printed as they come or written to a file.
+
+Neither torch nor rich is imported: they take longer to import than a photograph takes.
+"""
+
+import argparse
+import glob
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ngsan.cli.output import (
+    Record,
+    RecordWriter,
+    check_outputs,
+    columns,
+    line,
+    note,
+    warn,
+)
+from ngsan.cli.parser import DECODING, TORCH_DEVICE, Command, Parser, decoding_of, is_quiet
+from ngsan.config import DecodingConfig
+from ngsan.predict.captioner import PHOTO_DECODING, PHOTO_MODEL, Caption, Captioner, Result, load
+from ngsan.vision.clips import FRAMES, MAX_SAMPLED, find_clips, is_clip
+from ngsan.vision.images import find_images
+
+if TYPE_CHECKING:
+    from ngsan.app.maps import Explainer
+
+_MAX_NAME = 40
+"""Terminal columns for names; the captions of longer names stand further right."""
+
+
+def _add_options(parser: Parser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="files, folders, patterns such as 'photos/**/*.jpg', or - for a list of paths on "
+        "standard input",
+    )
+    parser.options("model", "output", "format", "page")
+    parser.option("device", help=TORCH_DEVICE)
+    parser.options("threads", "batch-size")
+    parser.option("frames", help=f"frames taken from each clip (default: {FRAMES})")
+    parser.add_argument(
+        "--clip",
+        action=argparse.BooleanOptionalAction,
+        help="treat every path as a clip, also a folder of frames; or none of them",
+    )
+    parser.options(*DECODING)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Captions the files; returns 1 if some could not be read."""
+    decoding = decoding_of(options, PHOTO_DECODING)
+    found, empty = _find(options.paths, options.clip)
+    paths = [path for path, _ in found]
+    _check_frames(options, any(moves for _, moves in found))
+    check_outputs({"--output": options.output, "--page": options.page}, paths)
+    if options.page == "-":
+        raise ValueError("--page: pass a file such as captions.html")
+    explainer = None
+    if options.page is not None:
+        from ngsan.app.maps import Explainer
+
+        explainer = Explainer.open(options.model or PHOTO_MODEL, threads=options.threads)
+    streams = _open(options, decoding, found)
+    text = _Lines(paths, options.output)
+    writer = RecordWriter(
+        options.output,
+        options.format,
+        text=text,
+        fields=("image", "caption", "score", "error"),
+        rows=lambda record: [record, *({**record, **one} for one in record.get("others", ()))],
+    )
+    counts = not is_quiet() and sys.stderr is not None and sys.stderr.isatty() and writer.path
+    captions: list[tuple[Path, Caption]] = []
+    try:
+        for path, moves in found:
+            result = next(streams[moves])
+            if result.caption is None:
+                problem = str(result.error).removeprefix(f"{path}: ")
+                warn(f"{path}: {problem}")
+                writer.add({"image": str(path), "error": problem})
+            else:
+                captions.append((path, result.caption))
+                writer.add(_record(path, result.caption, several=decoding.num_return > 1))
+            if counts:
+                done = f"\r{writer.count:,} of {len(paths):,} images"
+                print(done, end="", file=sys.stderr, flush=True)
+    finally:  # also after Ctrl-C
+        if counts:
+            print(file=sys.stderr)
+        writer.close() if writer.count else writer.discard()
+    if explainer is not None and captions:
+        _write_page(explainer, Path(options.page), captions)
+    failed = len(paths) - len(captions)
+    if failed:
+        warn(f"{failed:,} of {len(paths):,} files could not be read")
+    return 1 if failed or empty else 0
+
+
+def _record(path: Path, caption: Caption, *, several: bool) -> Record:
+    record: dict[str, Any] = {"image": str(path), **_scores(caption)}
+    if several:
+        record["others"] = [_scores(other) for other in caption.others]
+    return record
+
+
+def _scores(caption: Caption) -> dict[str, Any]:
+    return {
+        "caption": caption.text,
+        "score": round(caption.score, 6),
+        "log_probability": round(caption.log_probability, 6),
+    }
+
+
+class _Lines:
+    """Records as lines of a name and a caption: in columns on a terminal, else with a tab."""
+
+    def __init__(self, paths: Iterable[Path], output: str | None) -> None:
+        self._width = -1
+        if output is None and sys.stdout is not None and sys.stdout.isatty():
+            widths = (columns(line(str(path))) for path in paths)
+            self._width = max((width for width in widths if width <= _MAX_NAME), default=0)
+
+    def __call__(self, record: Record) -> str:
+        if "caption" not in record:
+            return ""
+        name, lines = line(record["image"]), []
+        for one in (record, *record.get("others", ())):
+            gap = "\t" if self._width < 0 else " " * (max(0, self._width - columns(name)) + 2)
+            lines.append(f"{name}{gap}{one['caption']}\n")
+            name = name if self._width < 0 else ""
+        return "".join(lines)
+
+
+def _open(
+    options: argparse.Namespace, decoding: DecodingConfig, found: Sequence[tuple[Path, bool]]
+) -> dict[bool, Iterator[Result]]:
+    """The captions of the photographs, under False, and of the clips, under True."""
+    photos = [path for path, moves in found if not moves]
+    clips = [path for path, moves in found if moves]
+    streams: dict[bool, Iterator[Result]] = {}
+    if photos:
+        captioner = _load(options, options.model, "photos")
+        streams[False] = captioner.stream(photos, batch_size=options.batch_size, **vars(decoding))
+    if clips:
+        captioner = _load(options, options.model or "clips", "clips")
+        streams[True] = captioner.stream(clips, frames=options.frames, **vars(decoding))
+    return streams
+
+
+def _load(options: argparse.Namespace, model: str | None, kind: str) -> Captioner:
+    captioner = load(model, device=options.device, threads=options.threads)
+    if captioner.kind != kind:
+        raise ValueError(f"--model: {model} is a model of {captioner.kind} and not of {kind}")
+    return captioner
+
+
+def _check_frames(options: argparse.Namespace, clips: bool) -> None:
+    """Raises a `ValueError` if options do not go together with clips or with photographs."""
+    if clips and options.page is not None:
+        raise ValueError("--page shows photographs only, and there are clips among the inputs")
+    if options.frames is not None and not clips:
+        raise ValueError("--frames applies only to clips; use --clip for folders of them")
+    if options.frames is not None and options.frames > MAX_SAMPLED:
+        raise ValueError(f"--frames: {options.frames} is more than {MAX_SAMPLED}")
+
+
+def _write_page(
+    explainer: "Explainer", page: Path, captions: Sequence[tuple[Path, Caption]]
+) -> None:
+    """Writes the page about the captions."""
+    from ngsan.app.explain import write_page
+
+    def count(done: int) -> None:
+        if not is_quiet() and sys.stderr is not None and sys.stderr.isatty():
+            end = "\n" if done == len(captions) else ""
+            text = f"\r{done:,} of {len(captions):,} explained"
+            print(text, end=end, file=sys.stderr, flush=True)
+
+    written = [[best.text, *(other.text for other in best.others)] for _, best in captions]
+    write_page(explainer, [path for path, _ in captions], page, written, on_image=count)
+    note(f"wrote {page}")
+
+
+def _find(given: Sequence[str], clip: bool | None) -> tuple[list[tuple[Path, bool]], int]:
+    """The files that the paths of a command line mean, and how many paths mean none.
+
+    Args:
+        given: The paths.
+        clip: Whether everything is a clip, or nothing; None for files that move and are named
+            themselves.
+
+    Returns:
+        Each file or folder and whether it is a clip, and the number of paths without any.
+    """
+    found: list[tuple[Path, bool]] = []
+    empty = []
+    for word in given:
+        named = _listed() if word == "-" else [word] if word else []  # "" would be this folder
+        if clip:
+            own = [(path, True) for path in find_clips(_matches(named))]
+        else:
+            # Files in a folder are photographs, whether they move or not.
+            own = [
+                (path, clip is None and not Path(one).is_dir() and is_clip(path))
+                for one in named
+                for path in find_images([one])
+            ]
+        found += own
+        if not own:
+            empty.append("the list on standard input" if word == "-" else word)
+    kind = "clips" if clip else "images"
+    hint = "" if clip else _hint(empty)
+    if not found:
+        names = ", ".join(line(word) or "''" for word in empty)
+        raise ValueError(f"no {kind} in {names}{hint}")
+    for word in empty:
+        warn(f"{word}: no {kind} in it{_hint([word]) if not clip else ''}")
+    return found, len(empty)
+
+
+def _matches(words: Sequence[str]) -> list[str]:
+    """The words, with patterns replaced by what they match."""
+    matched: list[str] = []
+    for word in words:
+        is_pattern = glob.has_magic(word) and not os.path.lexists(word)
+        # Not Path.glob, which rejects absolute patterns.
+        matched += (is_pattern and sorted(glob.glob(word, recursive=True))) or [word]  # noqa: PTH207
+    return matched
+
+
+def _hint(words: Sequence[str]) -> str:
+    folders = [word for word in words if word and Path(word).is_dir()]
+    return "; use --clip for the clips in it" if next(find_clips(folders), None) else ""
+
+
+def _listed() -> list[str]:
+    """The paths on standard input: one a line, or separated by zeros as `find -print0` does.
+
+    Bytes are read, as names need not be text in any encoding.
+    """
+    if sys.stdin is None:
+        raise ValueError("-: standard input is closed; it should hold a list of paths")
+    content = sys.stdin.buffer.read()
+    names = content.split(b"\0") if b"\0" in content else content.splitlines()
+    return [os.fsdecode(name) for name in names if name]
+
+
+CAPTION = Command(
+    """Caption photographs (JPEG, PNG, WebP, GIF, BMP or TIFF) and clips (a video, or a moving GIF,
+    PNG or WebP that is named itself). In a folder, every image file is a photograph; --clip reads
+    clips, and folders of frames. A file that cannot be read is reported, the others are captioned,
+    and the exit status is 1.""",
+    _add_options,
+    run,
+    [
+        "caption photos",
+        "caption photos -o captions.json --page captions.html",
+        "caption cat.jpg --num-return 3 --beam 5",
+        "caption clip.mp4 --model runs/mine",
+    ],
+)

@@ -1,0 +1,250 @@
+"""`ngsan extract`: makes the feature store of a dataset folder from image files or clips."""
+
+import argparse
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ngsan.cli.output import note, open_console, progress_bar, say, warn
+from ngsan.cli.parser import Command, Parser
+from ngsan.data.ids import id_of_file
+from ngsan.data.store import Regions
+from ngsan.data.store_writer import StoreWriter
+from ngsan.predict.backend_onnx import OnnxBackend
+from ngsan.predict.captioner import PHOTO_MODEL
+from ngsan.predict.clips import FrameDescriber
+from ngsan.predict.manifest import MANIFEST
+from ngsan.vision.clips import MAX_SAMPLED, find_clips, open_clip
+from ngsan.vision.images import ImageError, find_images
+
+if TYPE_CHECKING:
+    from ngsan.vision.extraction import Extracted
+    from ngsan.vision.sources import RegionSource
+
+_SHARD_BYTES = 64 << 20
+"""Smaller shards than those of imports: what is not in a shard is made again after a kill."""
+
+_IMAGES_ONLY = {"extractor": "grid", "top": "features", "engine": "local"}
+"""Options that do not apply to clips, with their defaults."""
+
+
+def _add_options(parser: Parser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="files, folders, or patterns")
+    parser.option("output", metavar="DIR", required=True, help="dataset folder to write to")
+    parser.option(
+        "extractor",
+        metavar="NAME",
+        default="grid",
+        help="what makes the regions: grid, grid:NAME, photo (the backbone of the model that "
+        "ships with ngsan), photo:DIR (of another), onnx:FILE or torchvision:NAME",
+    )
+    parser.option("size", type=int, metavar="N", default=256, help="side of the images of a grid")
+    parser.option(
+        "top",
+        choices=("features", "head"),
+        default="features",
+        help="last layer of a grid's network; head has 1280 channels",
+    )
+    parser.option(
+        "frames",
+        help="extract features of N frames of clips (videos, moving GIFs, folders of frames) with "
+        "the shipped photo model, instead of images",
+    )
+    parser.option(
+        "grid",
+        type=int,
+        metavar="N",
+        default=4,
+        help="with --frames: rows and columns of cells per frame, a divisor of 8",
+    )
+    parser.option("batch-size", default=32)
+    parser.option("device", default="auto")
+    parser.option(
+        "workers", type=int, metavar="N", default=2, help="threads that read; with Ray, processes"
+    )
+    parser.option("engine", choices=("local", "ray"), default="local", help="where to run")
+    parser.option("overwrite", help="replace existing features")
+
+
+def _run(options: argparse.Namespace) -> int:
+    what = "images" if options.frames is None else "clips"
+    found = find_images(options.paths) if options.frames is None else find_clips(options.paths)
+    if options.frames is not None:
+        _check_clips(options)
+    files, twice = _name_files(list(found))
+    if not files:
+        raise ValueError(f"no {what} in {', '.join(options.paths)}")
+    for line in twice:
+        warn(line)
+    failed = len(twice) + (
+        _write_images(options, files) if options.frames is None else _write_clips(options, files)
+    )
+    if failed:
+        warn(f"{failed:,} {what} were skipped")
+    return 1 if failed else 0
+
+
+def _check_clips(options: argparse.Namespace) -> None:
+    if options.frames > MAX_SAMPLED:
+        raise ValueError(f"--frames: {options.frames} is more than {MAX_SAMPLED}")
+    for name, default in _IMAGES_ONLY.items():
+        if getattr(options, name) != default:
+            raise ValueError(f"--{name} does not apply to --frames, which uses the photo model")
+
+
+def extract_images(images: str, folder: str, wanted: Collection[str], *, device: str) -> None:
+    """Extracts the features of a dataset's images with the backbone of the shipped model.
+
+    Args:
+        images: A folder of image files that are named by their ids.
+        folder: The dataset's, which has no features.
+        wanted: Ids of its images.
+        device: Where the network runs.
+
+    Raises:
+        ValueError: No file belongs to an image, or none can be used.
+    """
+    words = [images, "--output", folder, "--extractor", "photo", "--device", device]
+    files, _ = _name_files(list(find_images([images])))
+    mine = {name: path for name, path in files.items() if name in wanted}
+    if not mine:
+        raise ValueError(f"{images}: no file there is named like an image of {folder}")
+    _write_images(EXTRACT.parser("ngsan extract").parse(words), mine)
+
+
+def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+    """The files by image id, and a message for each whose id another one has."""
+    files: dict[str, str] = {}
+    twice = []
+    for path in paths:
+        name = id_of_file(path)
+        first = files.setdefault(name, str(path))
+        if first != str(path):
+            twice.append(f"{path}: {first} already has the id {name}; ids are file names")
+    return files, twice
+
+
+def _write_images(options: argparse.Namespace, files: Mapping[str, str]) -> int:
+    """Writes the regions of images, by id; returns how many were skipped."""
+    on_ray = options.engine == "ray"
+    opening = partial(_open_source, options.extractor, options.size, options.top)
+    source = opening("cpu" if on_ray else options.device)
+
+    def extract(left: Mapping[str, str]) -> "Iterator[tuple[str, Regions | str]]":
+        # Other processes may have other working folders.
+        names = {
+            str(Path(path).absolute()) if on_ray else path: name for name, path in left.items()
+        }
+        for one in _extract(options, list(names), source, partial(opening, options.device)):
+            yield names[one.path], one.problem or "" if one.regions is None else one.regions
+
+    return _write(options, f"extract {source.signature}", files, extract)
+
+
+def _write_clips(options: argparse.Namespace, files: Mapping[str, str]) -> int:
+    """Writes the cells of frames of clips, by id; returns how many were skipped."""
+    describer = FrameDescriber(OnnxBackend(PHOTO_MODEL), options.grid)
+    seal = str(json.loads((PHOTO_MODEL / MANIFEST).read_text(encoding="utf-8"))["seal"])[:12]
+
+    def extract(left: Mapping[str, str]) -> "Iterator[tuple[str, Regions | str]]":
+        for name, path in left.items():
+            try:
+                squares = open_clip(Path(path), frames=options.frames, size=describer.size)
+            except ImageError as error:
+                yield name, str(error)
+            else:
+                yield name, Regions(*describer.describe(squares), None)
+
+    source = f"extract frames {options.frames}, grid {options.grid}, photo model {seal}"
+    failed = _write(options, source, files, extract)
+    note(
+        f"train on them with --model.frame-grid {options.grid} --model.positions sinusoidal "
+        "--model.geometry absolute"
+    )
+    return failed
+
+
+def _write(
+    options: argparse.Namespace,
+    source: str,
+    files: Mapping[str, str],
+    extract: "Callable[[Mapping[str, str]], Iterator[tuple[str, Regions | str]]]",
+) -> int:
+    """Writes the features of files to the store, and resumes an earlier run.
+
+    Args:
+        options: Of the command line.
+        source: The store's description of how the features were made.
+        files: The files by id.
+        extract: Gives the id and the features, or what is wrong, of files by id.
+
+    Returns:
+        How many were skipped.
+    """
+    console, failed = open_console(), 0
+    with StoreWriter(
+        options.output, source=source, shard_bytes=_SHARD_BYTES, overwrite=options.overwrite
+    ) as writer:
+        left = {name: path for name, path in files.items() if name not in writer}
+        if len(left) < len(files):
+            say(console, f"resuming after {len(files) - len(left):,} files")
+        with progress_bar(console, "extracting", len(files)) as advance_to:
+            start = len(files) - len(left) + 1
+            for done, (name, found) in enumerate(extract(left), start=start):
+                if not isinstance(found, str):
+                    try:
+                        writer.add(name, found)
+                    except ValueError as error:
+                        found = f"{files[name]}: {error}"
+                if isinstance(found, str):
+                    failed += 1
+                    warn(found)
+                advance_to(done)
+        stored = len(writer)
+        if not stored:
+            raise ValueError(f"none of {len(files):,} files could be used")
+    say(console, f"wrote the features of {stored:,} files to {options.output}")
+    return failed
+
+
+def _open_source(text: str, size: int, top: str, device: str) -> "RegionSource":
+    from ngsan.predict.backend_torch import best_device  # late: it takes seconds
+    from ngsan.vision.sources import open_source
+
+    kind, _, folder = text.partition(":")
+    if kind == "photo":
+        from ngsan.predict.answerer import photo_source
+
+        return photo_source(folder or PHOTO_MODEL, device)
+    return open_source(text, size=size, top=top, device=best_device(device))  # type: ignore[arg-type]
+
+
+def _extract(
+    options: argparse.Namespace,
+    paths: Sequence[str],
+    source: "RegionSource",
+    open_elsewhere: Callable[[], "RegionSource"],
+) -> Iterator["Extracted"]:
+    from ngsan.vision.extraction import extract, extract_on_ray
+
+    how = {"batch_size": options.batch_size, "workers": options.workers}
+    if options.engine == "local":
+        return extract(paths, source, **how)
+    gpus = {"auto": None, "cpu": 0.0}.get(options.device, 1.0)
+    return extract_on_ray(paths, open_elsewhere, gpus=gpus, **how)
+
+
+EXTRACT = Command(
+    """Extract region features of images, or frame features of clips, into a dataset folder. A file
+    that cannot be read is reported and skipped, and the exit status is 1. A run that was stopped
+    resumes when it is started again with the same options.""",
+    _add_options,
+    _run,
+    [
+        "extract photos -o mydata",
+        "extract photos -o mydata --extractor photo --device cuda",
+        "extract clips -o mydata --frames 8",
+    ],
+)

@@ -1,0 +1,276 @@
+"""Features in one HDF5 file, in the layouts that other captioners and VQA models use.
+
+1. Rows: `features` or `image_features` holds all images, dense (images, N, D), as rows of any
+   length, or as one list (all regions, D) with `pos_boxes` (images, 2) as its bounds; `boxes` or
+   `image_bb` has the same form; `image_id`, `width`, `height` and `num_boxes` have one number per
+   image.
+2. Pairs: the datasets `{id}_features` and `{id}_boxes`, two per image.
+3. Groups: a group per image, with `features`, `bbox`, and the size as datasets or attributes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ngsan.data.ids import canonical_id
+from ngsan.data.importers.features import (
+    BOX_NAMES,
+    COUNT_NAMES,
+    FEATURE_NAMES,
+    SIDE_NAMES,
+    Array,
+    BoxRules,
+    FoundRegions,
+    GridAxes,
+    Item,
+    Position,
+    find_regions,
+    image_size,
+    make_regions,
+    place,
+    valid_id,
+    whole_number,
+)
+from ngsan.data.problems import Problems
+from ngsan.data.store import BadRegionsError
+
+ID_NAMES = ("image_id", "image_ids", "img_id", "ids")
+
+_CHUNK_CACHE = 64 * 2**20
+_FEATURES, _BOXES = "_features", "_boxes"
+
+# What h5py raises for files that were cut off or changed.
+_UNREADABLE = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the images of a file are found."""
+
+    unit: str
+    """What a position names: "row" or "key"."""
+
+    entries: Sequence[Any]
+    """The rows or keys, in order."""
+
+    image_id: Callable[[Any], str | int]
+    load: Callable[[Any], FoundRegions]
+
+
+def hdf5_total(path: str | Path, *, ids: Sequence[str | int] | None = None) -> int:
+    """The number of images; the unit of `done` in positions."""
+    with _open(Path(path)) as file:
+        return len(_layout(file, ids).entries)
+
+
+def read_hdf5(
+    path: str | Path,
+    *,
+    problems: Problems,
+    start: Position | None = None,
+    ids: Sequence[str | int] | None = None,
+    grid: GridAxes = "hwd",
+    box_rules: BoxRules | None = None,
+) -> Iterator[Item]:
+    """Reads an HDF5 file, whose layout is detected from its names.
+
+    Args:
+        path: The file.
+        problems: Where bad images are reported.
+        start: The position of the last image that was read already.
+        ids: The id of each row, for files of rows without ids.
+        grid: The axes of features that are a grid.
+        box_rules: How the boxes are read.
+
+    Yields:
+        Position (`file`, `row` or `key`, `done`), image id and regions.
+    """
+    rules = BoxRules() if box_rules is None else box_rules
+    with _open(Path(path)) as file:
+        layout = _layout(file, ids)
+        for done, entry in enumerate(layout.entries, start=1):
+            if start is not None and entry <= start[layout.unit]:
+                continue
+            position: Position = {"file": str(path), layout.unit: entry, "done": done}
+            image_id = None
+            try:
+                image_id = valid_id(lambda entry: canonical_id(layout.image_id(entry)), entry)
+                regions = make_regions(image_id, _loaded(layout.load, entry), rules, grid=grid)
+            except BadRegionsError as bad:
+                problems.report(bad.kind, place(position, image_id), str(bad))
+                continue
+            yield position, image_id, regions
+
+
+def _h5py() -> Any:
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        raise ValueError("HDF5 files need h5py: pip install 'ngsan[hdf5]'") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    h5py = _h5py()
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        file = h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE)
+    except OSError as error:
+        raise ValueError(f"{path}: cut off, or not an HDF5 file: {error}") from error
+    with file:
+        yield file
+
+
+def _loaded(load: Callable[[Any], FoundRegions], entry: Any) -> FoundRegions:
+    try:
+        return load(entry)
+    except BadRegionsError:
+        raise
+    except _UNREADABLE as error:
+        raise BadRegionsError("unreadable data", f"cut off or damaged: {error}") from error
+
+
+class _LayoutError(ValueError):
+    """The file is readable but has an unknown layout."""
+
+
+def _layout(file: Any, ids: Sequence[str | int] | None) -> _Layout:
+    """Detects the layout of a file; a `ValueError` names what the file holds."""
+    h5py = _h5py()
+    try:
+        names = set(file)
+        if any(isinstance(file[name], h5py.Dataset) for name in names & set(FEATURE_NAMES)):
+            return _rows(file, names, ids)
+        if any(name.endswith(_FEATURES) for name in names):
+            return _pairs(file, names)
+        if any(file.get(name, getclass=True) is h5py.Group for name in names):
+            return _groups(file, sorted(names))
+    except _LayoutError as error:
+        raise ValueError(f"{file.filename}: {error}") from error
+    except _UNREADABLE as error:
+        raise ValueError(f"{file.filename}: cut off or damaged: {error}") from error
+    shown = ", ".join(sorted(names)[:8]) or "nothing"
+    raise ValueError(
+        f"{file.filename}: unknown layout, it holds {shown}. Known are: rows (image_id, width, "
+        "height, num_boxes, boxes, features; or image_features, image_bb), pairs ({id}_features, "
+        "{id}_boxes), and a group per image (features, bbox)"
+    )
+
+
+def _pairs(file: Any, there: set[str]) -> _Layout:
+    keys = {name.removesuffix(_FEATURES) for name in there if name.endswith(_FEATURES)}
+    keys |= {name.removesuffix(_BOXES) for name in there if name.endswith(_BOXES)}
+
+    def load(key: str) -> FoundRegions:
+        names = [name for name in ("features", "boxes") if f"{key}_{name}" in there]
+        return find_regions(names, lambda name: file[f"{key}_{name}"][()])
+
+    return _Layout("key", sorted(keys), str, load)
+
+
+def _groups(file: Any, groups: list[str]) -> _Layout:
+    def load(key: str) -> FoundRegions:
+        group = file[key]
+        names = {*group, *group.attrs} if isinstance(group, _h5py().Group) else ()
+        return find_regions(
+            names, lambda name: group[name][()] if name in group else group.attrs[name]
+        )
+
+    return _Layout("key", groups, str, load)
+
+
+def _rows(file: Any, there: set[str], ids: Sequence[str | int] | None) -> _Layout:
+    """The layout of one array for all images, after a check that the arrays fit together."""
+
+    def first(names: Sequence[str]) -> Any:
+        return next((file[name] for name in names if name in there), None)
+
+    features, boxes = first(FEATURE_NAMES), first(("image_bb", *BOX_NAMES))
+    bounds, counts, id_set = first(("pos_boxes",)), first(COUNT_NAMES), first(ID_NAMES)
+    sides = next(([file[name] for name in pair] for pair in SIDE_NAMES if set(pair) <= there), [])
+    if ids is None and id_set is None:
+        raise _LayoutError(
+            f"no image ids (none of {', '.join(ID_NAMES)}): pass the id of each row with ids"
+        )
+    if features.ndim == 2 and bounds is None:
+        raise _LayoutError(
+            f"{features.name} is {features.shape}, which is one vector per image, or lacks "
+            "pos_boxes, the bounds of each image's regions"
+        )
+    total = len(features if bounds is None else bounds)
+    parts = [counts, id_set, *sides, boxes if bounds is None else None]
+    lengths = {part.name.lstrip("/"): len(part) for part in parts if part is not None}
+    for name, length in (lengths if ids is None else {**lengths, "ids": len(ids)}).items():
+        if length != total:
+            raise _LayoutError(
+                f"{name} has {length} rows, but there are features of {total} images"
+            )
+
+    def image_id(row: int) -> str | int:
+        value = id_set[row] if ids is None else ids[row]
+        if isinstance(value, bytes):
+            return value.decode("utf-8")
+        return int(value) if isinstance(value, np.integer) else value
+
+    def load(row: int) -> FoundRegions:
+        count = None if counts is None else whole_number("num_boxes", counts[row])
+        size = image_size(sides[0][row], sides[1][row]) if sides else None
+        where = row if bounds is None else _bounds(bounds[row], (features, boxes))
+        real = count if bounds is None else None  # only rows of equal length are padded
+        some = None if boxes is None else _part("boxes", boxes[where], real, width=4)
+        vectors = features[where]
+        if vectors.ndim == 1 and real is None and some is not None:
+            real = len(some)
+        return FoundRegions(_part("features", vectors, real), some, size, count)
+
+    return _Layout("row", range(total), image_id, load)
+
+
+def _bounds(pair: Array, arrays: Sequence[Any]) -> slice:
+    """The place of an image's regions in the list of all."""
+    first, end = (whole_number("pos_boxes", bound) for bound in pair)
+    total = min(len(array) for array in arrays if array is not None)
+    if not 0 <= first < end <= total:
+        raise BadRegionsError(
+            "bad bounds", f"pos_boxes are ({first}, {end}), but there are {total} regions"
+        )
+    return slice(first, end)
+
+
+def _part(name: str, value: Array, count: int | None, width: int | None = None) -> Array:
+    """The features or boxes of one image as (N, D).
+
+    Args:
+        name: "features" or "boxes", for messages.
+        value: (N, D), padded (more than N, D), flat (N * D,), or a grid, which stays as it is.
+        count: N, if known.
+        width: D, if known.
+    """
+    if value.ndim == 2 and count is not None and len(value) > count:
+        return value[:count]
+    if value.ndim != 1:
+        return value
+    if count is None and width is not None:
+        count = len(value) // width
+    if count is None:
+        raise BadRegionsError("no boxes", "nor num_boxes: features cannot be separated")
+    if count < 1 or len(value) == 0 or len(value) % count:
+        raise BadRegionsError(
+            "wrong byte count",
+            f"{name} hold {len(value)} numbers, which do not divide into {count} regions",
+        )
+    return value.reshape(count, -1)

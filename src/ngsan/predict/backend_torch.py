@@ -1,0 +1,276 @@
+"""Captioning with PyTorch: one model, or several that vote on every word.
+
+Shapes: `B` images, `N` regions, `M` captions of an image, `T` words.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ngsan.config import CaptionerConfig, DecodingConfig
+from ngsan.models.captioner import CaptionerModel, PhotoEncoder
+from ngsan.models.checkpoint import load_model
+from ngsan.models.steps import CaptionerSteps
+from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.geometry import check_boxes
+from ngsan.nn.masks import check_mask
+from ngsan.search import Ensemble, Sampling, Search, Written, build_search
+from ngsan.text.vocabulary import BOUNDARY, Vocabulary
+from ngsan.threads import limit_torch_threads
+
+_DEFAULT = DecodingConfig()
+
+_KEPT = 4
+"""Searches that are kept for the next batch of the same shapes."""
+
+
+class TorchBackend:
+    """Captioners on PyTorch; see `ngsan.predict.captioner.Backend`. Threads take turns."""
+
+    def __init__(
+        self,
+        models: CaptionerModel | Sequence[CaptionerModel],
+        vocabulary: Vocabulary,
+        config: CaptionerConfig | None = None,
+    ) -> None:
+        """Checks that the models belong together.
+
+        Args:
+            models: A model, on the device where it runs, or several: their word probabilities are
+                averaged. Their weights may change later, their modules may not.
+            vocabulary: Their words.
+            config: What the (first) model was built from, if known.
+        """
+        models = list(models) if isinstance(models, Sequence) else [models]
+        if not models:
+            raise ValueError("there must be at least one model")
+        for model in models:
+            size = model.decoder.embed.num_embeddings
+            if size != len(vocabulary):
+                raise ValueError(
+                    f"the model has {size} word ids and the vocabulary {len(vocabulary)}: they do "
+                    "not match"
+                )
+        encoder = models[0].encoder
+        self.image_size = encoder.size if isinstance(encoder, PhotoEncoder) else None
+        self.models, self.vocabulary, self.config = models, vocabulary, config
+        self._modules = [list(model.modules()) for model in models]
+        on_gpu = self.device.type == "cuda"
+        self.batch_size = 64 if on_gpu else 8
+        self.first_batch = 64 if on_gpu else 1  # on a GPU, every batch size is captured anew
+        self._ready: dict[Any, tuple[list[CaptionerSteps], Search]] = {}
+        self._latest: list[CaptionerSteps] = []
+        self._turn = RLock()
+
+    @classmethod
+    def open(
+        cls,
+        *folders: str | Path,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        threads: int | None = None,
+    ) -> "TorchBackend":
+        """Loads a model, or several of one vocabulary.
+
+        Args:
+            *folders: Folders that `ngsan train` or `ngsan pack` wrote.
+            device: Such as "cuda", or "auto" for a GPU if there is one.
+            dtype: Precision of the weights; None for the saved one.
+            threads: Number of CPU threads of the process; None chooses by the size of the model.
+
+        Raises:
+            ValueError: A folder holds no captioner, the models do not match, or the
+                device cannot be used.
+        """
+        place = best_device(device)
+        found = [load_model(folder, "captioning") for folder in folders]
+        models, configs, companions = zip(*found, strict=True)
+        vocabularies = [part["vocabulary"] for part in companions]
+        for folder, vocabulary in zip(folders, vocabularies, strict=True):
+            vocabularies[0].require_same(vocabulary, str(folder))
+        if threads is not None:
+            if threads < 1:
+                raise ValueError(f"threads: {threads} must be at least 1")
+            torch.set_num_threads(threads)
+        else:
+            limit_torch_threads(sum(p.numel() for model in models for p in model.parameters()))
+        return cls([model.to(place, dtype) for model in models], vocabularies[0], configs[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return self.models[0].decoder.embed.weight.device
+
+    @property
+    def region_multiple(self) -> int:
+        """Regions are padded to a multiple of this, so that few shapes are captured on a GPU."""
+        on_gpu = self.device.type == "cuda"
+        return 8 if on_gpu and any(model.encoder.takes_regions for model in self.models) else 1
+
+    def search_images(
+        self, images: NDArray[np.uint8], *, decoding: DecodingConfig, attention: bool, first: int
+    ) -> tuple[Written, NDArray[np.float32] | None]:
+        """See `ngsan.predict.captioner.Backend`."""
+        if self.image_size is None:
+            raise ValueError("this model needs regions: pass features and boxes, not images")
+        pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).contiguous()
+        return self.search_regions(
+            pixels, None, None, decoding=decoding, attention=attention, first=first
+        )
+
+    @torch.inference_mode()
+    def search_regions(
+        self,
+        features: Any,
+        boxes: Any | None,
+        mask: Any | None,
+        *,
+        decoding: DecodingConfig = _DEFAULT,
+        attention: bool = False,
+        first: int = 0,
+    ) -> tuple[Written, NDArray[np.float32] | None]:
+        """See `ngsan.predict.captioner.Backend`; of a model of photographs, features are pixels."""
+        with self._turn, self._eval_mode():
+            found = self.search(features, boxes, mask, decoding=decoding, first=first)
+            written = found.to("cpu").check()
+            maps = None
+            if attention:
+                each = [
+                    _attention(model, found.words, steps).cpu()
+                    for model, steps in zip(self.models, self._latest, strict=True)
+                ]
+                maps = torch.stack(each).mean(0).numpy()
+                if features.ndim == 3:  # regions, of which some may be padding of ours
+                    maps = maps[..., : features.shape[1]]
+        arrays = written.words, written.word_log_probs, written.scores
+        return Written.of(*(array.numpy() for array in arrays)), maps
+
+    @torch.inference_mode()
+    def search(
+        self,
+        features: Tensor | NDArray[Any],
+        boxes: Tensor | NDArray[Any] | None = None,
+        mask: Tensor | NDArray[Any] | None = None,
+        *,
+        decoding: DecodingConfig = _DEFAULT,
+        first: int = 0,
+    ) -> Written:
+        """Like `search_regions`, but keeps the result on the device and does not check it."""
+        regions = _Regions(
+            torch.as_tensor(features),
+            None if boxes is None else torch.as_tensor(boxes),
+            None if mask is None else torch.as_tensor(mask),
+        )
+        check_mask(regions.mask, regions.features)
+        if regions.boxes is not None:
+            check_boxes(regions.boxes, regions.mask)
+        regions = regions.padded(self.region_multiple)
+        with self._turn, self._eval_mode():
+            search = self._prepare(regions, decoding)
+            if isinstance(search, Sampling):
+                search.reseed(decoding.seed, torch.arange(first, first + len(features)))
+            return search.run()
+
+    def _prepare(self, regions: "_Regions", decoding: DecodingConfig) -> Search:
+        """A search over the images; one of the last few is used again if the shapes are the same.
+
+        So a step that was captured for a GPU serves all batches.
+        """
+        states = tuple(_state(*pair) for pair in zip(self.models, self._modules, strict=True))
+        # A search can be seeded again, so the seed does not count.
+        seedless = tuple(value for name, value in vars(decoding).items() if name != "seed")
+        key = (*(None if part is None else part.shape for part in regions), seedless, states)
+        if key in self._ready:
+            steps, search = self._ready.pop(key)
+            for old in steps:
+                old.load(*regions)
+        else:
+            while len(self._ready) >= _KEPT:
+                del self._ready[next(iter(self._ready))]
+            steps = [CaptionerSteps(model, *regions) for model in self.models]
+            whole = steps[0] if len(steps) == 1 else Ensemble(steps)
+            search = build_search(whole, decoding, self.vocabulary)
+        self._ready[key] = steps, search
+        self._latest = steps
+        return search
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
+        """Switches dropout off; afterwards each module is in the mode in which it was."""
+        with ExitStack() as stack:
+            for module in chain.from_iterable(self._modules):
+                if module.training:
+                    module.training = False
+                    stack.callback(setattr, module, "training", True)
+            yield
+
+
+class _Regions(NamedTuple):
+    """Inputs of the models."""
+
+    features: Tensor
+    boxes: Tensor | None
+    mask: Tensor | None
+
+    def padded(self, multiple: int) -> "_Regions":
+        """With padding up to a multiple of regions; it changes nothing but the shape."""
+        features, boxes, mask = self
+        more = -features.shape[1] % multiple
+        if not more:
+            return self
+        if mask is None:
+            mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+        return _Regions(
+            F.pad(features, (0, 0, 0, more)),
+            None if boxes is None else F.pad(boxes, (0, 0, 0, more)),
+            F.pad(mask, (0, more)),
+        )
+
+
+def _state(model: CaptionerModel, modules: list[torch.nn.Module]) -> Hashable:
+    """Changes when a search cannot be used again: weights of another type, or moved on a GPU."""
+    weight = model.decoder.embed.weight
+    if not weight.is_cuda:
+        return weight.device, weight.dtype
+    # Captured work reads them there. (Their methods would take as long as some words.)
+    held = chain.from_iterable(
+        chain(part._parameters.values(), part._buffers.values()) for part in modules
+    )
+    places = tuple(tensor.data_ptr() for tensor in held if tensor is not None)
+    return weight.device, weight.dtype, places
+
+
+def _attention(model: CaptionerModel, words: Tensor, steps: CaptionerSteps) -> Tensor:
+    """(B, M, T, N) attention of given words, (B, M, T), over the regions, in the last layer."""
+    maps: list[AttentionMaps] = []
+    given = torch.cat((torch.full_like(words[..., :1], BOUNDARY), words[..., :-1]), -1)
+    with torch.autocast(steps.device.type, enabled=False):
+        model.decode(given, steps.encode(), steps.mask, record=maps)
+    mean = maps[-1].weights.float().mean(1)  # (B, M T, N)
+    return mean.reshape(*words.shape, mean.shape[-1])
+
+
+def best_device(name: str = "auto") -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: This machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {name!r} cannot be used: {reason}") from error
+    return device

@@ -1,0 +1,513 @@
+"""The public face of captioning: photographs, clips or given regions in, captions out.
+
+Photographs are read ahead in a thread while the model works.
+
+Shapes: `B` images, `S` side of the square that a photograph is resized to, `N` regions,
+`M` captions of an image, `T` words.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ngsan.config import DecodingConfig
+from ngsan.search import Written
+from ngsan.text.vocabulary import Vocabulary
+from ngsan.vision.images import ImageError, ImageSource, open_image, to_square
+
+if TYPE_CHECKING:
+    from ngsan.predict.clips import FrameDescriber
+    from ngsan.predict.manifest import Provider
+
+Pixels: TypeAlias = NDArray[np.uint8]
+
+PHOTO_MODEL = Path(__file__).parents[1] / "shipped" / "coco"
+"""The model of photographs that comes with the package."""
+
+CLIP_MODEL = PHOTO_MODEL.parent / "clips"
+"""The model of clips that comes with the package; it knows moving shapes only."""
+
+SHIPPED = {"photos": PHOTO_MODEL, "clips": CLIP_MODEL}
+"""The models that come with the package, by the names that `load` accepts."""
+
+PHOTO_DECODING = DecodingConfig(no_repeat_ngram=3, no_bad_ending=True)
+"""Default decoding of photographs and clips. That of given regions is the paper's."""
+
+_IMAGE_TYPES = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray)
+
+
+class Caption(str):
+    """A caption: a string with attributes.
+
+    Attributes:
+        log_probability: Log-probability of the words and of the end.
+        score: What the captions of an image are ranked by: the log-probability, with a length
+            penalty.
+        others: The image's further captions: the rest of an n-best list or of the samples.
+        attention: (words, N) attention of each word to the regions, in the decoder's last layer,
+            the mean of its heads; None unless requested. The cells of a photograph come row by row
+            from the top left.
+        ids: Ids of the words in the model's vocabulary.
+        word_log_probabilities: Log-probability of each word and of the end; a caption that was cut
+            off at `max_length` has no end.
+    """
+
+    log_probability: float = 0.0
+    score: float = 0.0
+    others: Sequence["Caption"] = ()
+    attention: NDArray[np.float32] | None = None
+    ids: tuple[int, ...] = ()
+    word_log_probabilities: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The caption as a plain string."""
+        return str.__str__(self)
+
+    @property
+    def words(self) -> list[str]:
+        """The words."""
+        return self.split()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome for one image of a stream: its index and a caption, or an error."""
+
+    index: int
+    caption: Caption | None
+    error: ImageError | None = None
+
+
+Found: TypeAlias = tuple[Written, NDArray[np.float32] | None]
+"""What a search found, as NumPy arrays, and the attention (B, M, T, N) if asked for."""
+
+
+class Backend(Protocol):
+    """A model with its search: ONNX Runtime and NumPy, or PyTorch."""
+
+    vocabulary: Vocabulary
+    image_size: int | None
+    """S; None for a model of regions or clips."""
+
+    batch_size: int
+    first_batch: int
+    """Number of images in the first batch; then it doubles up to `batch_size`."""
+
+    def search_regions(
+        self,
+        features: Any,
+        boxes: Any | None,
+        mask: Any | None,
+        *,
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+    ) -> Found:
+        """Searches for captions of (B, N, feature_dim), (B, N, 4) and (B, N)."""
+
+    def search_images(
+        self, images: Pixels, *, decoding: DecodingConfig, attention: bool, first: int
+    ) -> Found:
+        """Searches for captions of (B, S, S, 3)."""
+
+
+class Captioner:
+    """Writes captions; `ngsan.load` opens one. Several threads may use it.
+
+    The options of decoding are keyword arguments, the keys of `ngsan.config.DecodingConfig`, such
+    as `beam=5`, `num_return=3`, `max_length=12`, `method="sample"` or `forbid="man woman"`.
+    """
+
+    def __init__(self, backend: Backend, describer: "FrameDescriber | None" = None) -> None:
+        """Puts the parts together.
+
+        Args:
+            backend: The model.
+            describer: Computes the features of frames, for a model of clips.
+        """
+        self.backend, self.describer = backend, describer
+        self.vocabulary = backend.vocabulary
+
+    @classmethod
+    def from_model(cls, models: Any, vocabulary: Vocabulary) -> "Captioner":
+        """Wraps a torch model, which stays on its device, or a list of models.
+
+        Args:
+            models: A `CaptionerModel`, or several whose word probabilities are averaged.
+            vocabulary: Their words.
+        """
+        from ngsan.predict.backend_torch import TorchBackend
+
+        return cls(TorchBackend(models, vocabulary))
+
+    @property
+    def image_size(self) -> int | None:
+        """Side of the square that photographs are resized to; None for other models."""
+        return self.backend.image_size
+
+    @property
+    def kind(self) -> str:
+        """What the model captions: "photos", "clips" or "regions"."""
+        if self.describer is not None:
+            return "clips"
+        return "regions" if self.image_size is None else "photos"
+
+    @overload
+    def caption(self, images: list[Any] | tuple[Any, ...], **options: Any) -> list[Caption]: ...
+
+    @overload
+    def caption(self, images: ImageSource, **options: Any) -> Caption: ...
+
+    def caption(
+        self,
+        images: Any,
+        *,
+        attention: bool = False,
+        batch_size: int | None = None,
+        frames: int | None = None,
+        **decoding: Any,
+    ) -> Caption | list[Caption]:
+        """Captions a photograph or a clip, or each of a list.
+
+        Args:
+            images: One image or a list of images: paths, Pillow images, the bytes of files, or
+                arrays of (H, W), (H, W, 3) or (H, W, 4) of uint8, uint16 or floats from 0 to 1.
+                For a model of clips one clip or a list of clips: paths of videos, of animated GIF,
+                PNG or WebP files or of folders of frames, arrays of (frames, H, W, 3), or, within a
+                list, lists of images.
+            attention: Whether captions carry the attention of their words.
+            batch_size: Photographs in a batch. Captions do not depend on it, up to rounding.
+            frames: Frames sampled from each clip; None for the default. For clips only.
+            **decoding: Keys of `DecodingConfig`. Samples depend on the seed and on an image's place
+                in the list.
+
+        Returns:
+            A caption, or a list of captions for a list.
+
+        Raises:
+            ImageError: An image cannot be read; the message names it, and its place in a list.
+            ValueError: The model captions something else, or an option is out of range.
+            TypeError: An option is unknown.
+        """
+        several = isinstance(images, list | tuple)
+        captions: list[Caption] = []
+        for result in self.stream(
+            images if several else [images],
+            attention=attention,
+            batch_size=batch_size,
+            frames=frames,
+            **decoding,
+        ):
+            if result.caption is None:
+                name = "clips" if self.kind == "clips" else "images"
+                place = f"{name}[{result.index}]: " if several else ""
+                raise ImageError(f"{place}{result.error}")
+            captions.append(result.caption)
+        return captions if several else captions[0]
+
+    def stream(
+        self,
+        images: Iterable[Any],
+        *,
+        attention: bool = False,
+        batch_size: int | None = None,
+        frames: int | None = None,
+        **decoding: Any,
+    ) -> Iterator[Result]:
+        """Captions any number of photographs or clips, yielding each result as soon as it is ready.
+
+        The arguments are those of `caption`. An image that cannot be read gives a result with an
+        error. Few images are read ahead.
+        """
+        options = decoding_options(PHOTO_DECODING, decoding)
+        if self.describer is not None:
+            return self._stream_clips(images, options, attention, frames)
+        if self.image_size is None:
+            raise ValueError(
+                "this is a model of regions and not of photographs: it has no backbone to make "
+                "regions of pixels; call caption_regions(features, boxes)"
+            )
+        if frames is not None:
+            raise ValueError("frames applies only to clips, and this is a model of photographs")
+        size = self.backend.batch_size if batch_size is None else batch_size
+        if size < 1:
+            raise ValueError(f"batch_size: {size} must be at least 1")
+        return self._stream_photos(images, size, options, attention)
+
+    def caption_pixels(
+        self, images: Pixels, *, attention: bool = False, first: int = 0, **decoding: Any
+    ) -> list[Caption]:
+        """Captions a batch of prepared photographs.
+
+        Args:
+            images: (B, S, S, 3) RGB, as `ngsan.vision.images.to_square` returns them.
+            attention: Whether captions carry the attention of their words.
+            first: Number of the first image; samples depend on it.
+            **decoding: Keys of `DecodingConfig`.
+        """
+        options = decoding_options(PHOTO_DECODING, decoding)
+        return self._captions(
+            self.backend.search_images(images, decoding=options, attention=attention, first=first)
+        )
+
+    def caption_regions(
+        self,
+        features: Any,
+        boxes: Any | None = None,
+        mask: Any | None = None,
+        *,
+        attention: bool = False,
+        first: int = 0,
+        **decoding: Any,
+    ) -> list[Caption]:
+        """Captions a batch of images that are given as regions.
+
+        Args:
+            features: (B, N, feature_dim) array; with PyTorch also a tensor, like the others.
+            boxes: (B, N, 4) `cxcywh`, or None for a model without geometry.
+            mask: (B, N) boolean, True = a real region, or None.
+            attention: Whether captions carry the attention of their words.
+            first: Number of the first image; samples depend on it rather than on the batch.
+            **decoding: Keys of `DecodingConfig`.
+
+        Returns:
+            The best caption of each image, with fewer `others` than asked for if the constraints
+            allow no more.
+
+        Raises:
+            ValueError: The arrays do not fit the model or each other, an option is out of range, or
+                an image has no caption that meets the constraints.
+            TypeError: An option is unknown.
+        """
+        options = decoding_options(DecodingConfig(), decoding)
+        return self._captions(
+            self.backend.search_regions(
+                features, boxes, mask, decoding=options, attention=attention, first=first
+            )
+        )
+
+    def _captions(self, found: Found) -> list[Caption]:
+        """The first caption of each image, with the others behind it."""
+        written, attention = found
+        captions: list[Caption] = []
+        for image, scores in enumerate(written.scores.tolist()):
+            of_image: list[Caption] = []
+            for rank, score in enumerate(scores):
+                if score == -float("inf"):
+                    continue  # the constraints allow fewer captions than asked for
+                length = int(written.lengths[image, rank])
+                ids = written.words[image, rank, :length].tolist()
+                caption = Caption(" ".join(self.vocabulary.decode(ids)))
+                caption.ids, caption.score = tuple(ids), score
+                caption.log_probability = float(written.log_probs[image, rank])
+                log_probs = written.word_log_probs[image, rank, : length + 1]
+                caption.word_log_probabilities = tuple(log_probs.tolist())
+                if attention is not None:
+                    caption.attention = attention[image, rank, :length]
+                of_image.append(caption)
+            of_image[0].others = of_image[1:]
+            captions.append(of_image[0])
+        return captions
+
+    def _stream_clips(
+        self, clips: Iterable[Any], options: DecodingConfig, attention: bool, frames: int | None
+    ) -> Iterator[Result]:
+        from ngsan.vision.clips import FRAMES, open_clip
+
+        assert self.describer is not None
+        for index, clip in enumerate(clips):
+            try:
+                pixels = open_clip(
+                    clip, frames=FRAMES if frames is None else frames, size=self.describer.size
+                )
+            except ImageError as error:
+                yield Result(index, None, error)
+                continue
+            features, boxes = self.describer.describe(pixels)
+            (caption,) = self.caption_regions(
+                features[None], boxes[None], attention=attention, first=index, **vars(options)
+            )
+            yield Result(index, caption)
+
+    def _stream_photos(
+        self, images: Iterable[ImageSource], size: int, options: DecodingConfig, attention: bool
+    ) -> Iterator[Result]:
+        assert self.image_size is not None
+        # Samples are numbered from the first image of a batch, so that batch may have no gaps.
+        gaps = options.method != "sample"
+        room = min(self.backend.first_batch, size)
+        batch: dict[int, Pixels | ImageError] = {}
+        waiting = 0
+        # Two batches: one is read while the model works on the other.
+        for index, read in enumerate(_read_ahead(images, self.image_size, 2 * size)):
+            batch[index] = read
+            bad = isinstance(read, ImageError)
+            waiting += not bad
+            if waiting == room or (bad and (not gaps or len(batch) - waiting >= size)):
+                yield from self._results(batch, options, attention)
+                room = min(2 * room, size) if waiting == room else room
+                batch, waiting = {}, 0
+        yield from self._results(batch, options, attention)
+
+    def _results(
+        self, batch: dict[int, Pixels | ImageError], options: DecodingConfig, attention: bool
+    ) -> Iterator[Result]:
+        """Captions a batch, by index; what could not be read becomes a result with an error."""
+        pixels = {index: read for index, read in batch.items() if isinstance(read, np.ndarray)}
+        captions: Iterator[Caption] = iter(())
+        if pixels:
+            found = self.backend.search_images(
+                np.stack(list(pixels.values())),
+                decoding=options,
+                attention=attention,
+                first=min(pixels),
+            )
+            captions = iter(self._captions(found))
+        for index, read in batch.items():
+            if isinstance(read, ImageError):
+                yield Result(index, None, read)
+            else:
+                yield Result(index, next(captions))
+
+
+def _read_ahead(
+    images: Iterable[ImageSource], size: int, ahead: int
+) -> Iterator[Pixels | ImageError]:
+    """Images as squares, in order; up to `ahead` of them are read before they are asked for."""
+    given = iter(images)
+    waiting: deque[Future[Pixels | ImageError]] = deque()
+    # One thread: the model takes the other cores, and a large image takes a lot of memory.
+    with ThreadPoolExecutor(1, thread_name_prefix="pictures") as pool:
+        try:
+            while True:
+                for image in islice(given, ahead - len(waiting)):
+                    waiting.append(pool.submit(_read, image, size))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(image: Any, size: int) -> Pixels | ImageError:
+    """(S, S, 3), or what is wrong."""
+    if not isinstance(image, _IMAGE_TYPES):
+        return ImageError(
+            f"an image is a path, a Pillow image, an array or the bytes of a file, "
+            f"not {type(image).__name__}"
+        )
+    if isinstance(image, bytearray | memoryview):
+        image = bytes(image)
+    # A JPEG is decoded at a fraction of its size where that suffices, but not one that the caller
+    # has opened: it would stay small.
+    near = None if isinstance(image, Image.Image) else 2 * size
+    try:
+        return to_square(open_image(image, min_side=near), size)
+    except ImageError as error:
+        return error
+
+
+def decoding_options(default: DecodingConfig, options: dict[str, Any]) -> DecodingConfig:
+    """Changes some keys of a decoding configuration; the beam is widened for more captions.
+
+    Raises:
+        TypeError: An option is unknown; the message suggests another.
+        ValueError: A value is out of range.
+    """
+    known = [item.name for item in fields(DecodingConfig)]
+    for name in options:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, [*known, "attention", "batch_size", "frames"], 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known)}"
+            raise TypeError(f"unknown option {name!r}; {hint}")
+    if isinstance(count := options.get("num_return"), int) and "beam" not in options:
+        options = {**options, "beam": max(default.beam, count)}
+    return replace(default, **options)
+
+
+def load(
+    model: str | Path | None = None,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    providers: "Sequence[Provider] | None" = None,
+) -> Captioner:
+    """Opens a captioner.
+
+    Args:
+        model: A folder that `ngsan train`, `ngsan pack` or `ngsan export` wrote, or the name of a
+            model that comes with the package: "photos" or "clips". None for "photos".
+        device: Run the model with PyTorch on this device: "cpu", "cuda", "cuda:1", or "auto" for a
+            GPU if there is one. None runs exported and packed models with ONNX Runtime, others with
+            PyTorch on the CPU. Without PyTorch, "cpu" and "auto" mean ONNX Runtime, too.
+        threads: Number of CPU threads; None chooses by the size of the model. With PyTorch the
+            number holds for the whole process.
+        providers: Execution providers of ONNX Runtime, the preferred one first; None for the CPU.
+
+    Raises:
+        ValueError: The folder holds no captioner, its files do not match, or an argument
+            does not fit the model.
+    """
+    path = _find(model)
+    backend = _open(path, device, threads, providers)
+    if not backend.config.frame_grid:
+        return Captioner(backend)
+    from ngsan.predict.backend_onnx import OnnxBackend
+    from ngsan.predict.clips import FrameDescriber
+
+    photos = OnnxBackend(PHOTO_MODEL, threads=threads)
+    return Captioner(backend, FrameDescriber.for_model(photos, backend.config))
+
+
+def _find(model: str | Path | None) -> Path:
+    ships = model is None or str(model) in SHIPPED
+    path = PHOTO_MODEL if model is None else SHIPPED.get(str(model), Path(model))
+    if path.is_dir():
+        return path
+    if ships:
+        raise ValueError(
+            f"this installation comes without a model ({path} is missing); pass a model folder"
+        )
+    raise ValueError(
+        f"model: folder not found: {path}; models that come with the package: {', '.join(SHIPPED)}"
+    )
+
+
+def _open(
+    path: Path,
+    device: str | None,
+    threads: int | None,
+    providers: "Sequence[Provider] | None",
+) -> Any:
+    """The backend of a model."""
+    from ngsan.predict.backend_onnx import OnnxBackend
+    from ngsan.predict.manifest import DECODER, ENCODER, MANIFEST, WEIGHTS, require_torch
+
+    is_export = any((path / name).exists() for name in (MANIFEST, ENCODER, DECODER))
+    on_cpu = device in ("cpu", "auto") and find_spec("torch") is None
+    if is_export and (device is None or on_cpu):
+        return OnnxBackend(path, threads=threads, providers=providers)
+    if is_export and not (path / WEIGHTS).is_file():
+        raise ValueError(
+            f"device: {device!r} runs models with PyTorch, and {path} is an export without weights "
+            "for PyTorch: use providers"
+        )
+    if providers is not None:
+        raise ValueError(f"providers: {providers!r} is for ONNX Runtime, and PyTorch runs {path}")
+    require_torch(path)
+    from ngsan.predict.backend_torch import TorchBackend
+
+    return TorchBackend.open(path, device=device or "cpu", threads=threads)

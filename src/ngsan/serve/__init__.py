@@ -1,1 +1,0 @@
-"""The studio's server: the page, and captions over HTTP. It needs `pip install 'ngsan[serve]'`."""

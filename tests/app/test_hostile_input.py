@@ -1,0 +1,192 @@
+"""Files and bodies that are made to do harm."""
+
+import asyncio
+import base64
+import io
+import json
+import random
+import struct
+import zlib
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ngsan.app import uploads
+from ngsan.app.options import option_fields
+from ngsan.app.settings import ServeSettings
+from tests.app.stand_in import PLAIN, ask, client_of, file_of, make_app
+
+KINDS = {"JPEG": {}, "PNG": {}, "GIF": {}, "BMP": {}, "TIFF": {}, "WEBP": {}}
+PROGRESSIVE = {"progressive": True, "quality": 90}
+
+
+def originals():
+    files = [file_of(kind=kind, **how) for kind, how in KINDS.items()]
+    return [*files, file_of(kind="JPEG", **PROGRESSIVE)]
+
+
+def mutated(file, chance):
+    """A file with a few bytes changed, cut out, doubled or put in, or cut off."""
+    content = bytearray(file)
+    for _ in range(chance.randint(1, 6)):
+        place = chance.randrange(len(content) or 1)
+        length = chance.choice((1, 1, 2, 4, 32))
+        what = chance.randrange(6)
+        if what < 3:
+            content[place : place + length] = chance.randbytes(length)
+        elif what == 3:
+            del content[place : place + length]
+        elif what == 4:
+            content[place:place] = content[place : place + length]
+        elif chance.random() < 0.3:
+            del content[place:]
+        else:
+            content[place : place + 4] = chance.choice((b"\xff\xff\xff\xff", b"\0\0\0\0"))
+    return bytes(content)
+
+
+def test_mutated_files():
+    app, chance, files = make_app(), random.Random(0), originals()
+
+    async def go():
+        async with client_of(app) as client:
+            limit = asyncio.Semaphore(20)
+
+            async def send(number):
+                content = mutated(files[number % len(files)], chance)
+                async with limit:
+                    return await client.post("/v1/caption", files={"image": content})
+
+            answers = await asyncio.gather(*(send(number) for number in range(300)))
+            last = await client.post("/v1/caption", files={"image": file_of()})
+            return answers, last
+
+    answers, last = asyncio.run(go())
+    statuses = {answer.status_code for answer in answers}
+    assert statuses == {200, 422}
+    for answer in answers:
+        if answer.status_code == 422:
+            (sentence,) = answer.json().values()
+            assert sentence.endswith(".")
+            assert "Traceback" not in sentence
+    assert last.json()["results"][0]["caption"] == PLAIN
+
+
+def chunk(name, content):
+    return (
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+    )
+
+
+def png(width, height, *chunks):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def test_bombs_and_disguises():
+    app = make_app()
+    zeros = zlib.compress(bytes(50_000_000))
+    bombs = {
+        "pixels": png(60_000, 60_000, chunk(b"IDAT", zeros)),
+        "more pixels": png(2**31 - 1, 2**31 - 1, chunk(b"IDAT", zeros)),
+        "text": png(8, 8, chunk(b"zTXt", b"a\0\0" + zeros), chunk(b"IDAT", zeros[:99])),
+        "profile": png(8, 8, chunk(b"iCCP", b"a\0\0" + zeros), chunk(b"IDAT", zeros[:99])),
+        "nothing": b"",
+        "web page": b"<!DOCTYPE html><script>alert(1)</script>",
+        "drawing": b'<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+        "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        "archive": b"PK\x03\x04" + bytes(500),
+        "signature only": b"\x89PNG\r\n\x1a\n",
+    }
+    for name, content in bombs.items():
+        answer = ask(app, "POST", "/v1/caption", files={"image": content})
+        assert answer.status_code == 422, name
+    assert ask(app, "POST", "/v1/caption", files={"image": file_of()}).status_code == 200
+
+
+def test_many_frames_are_not_decoded():
+    frames = [Image.new("RGB", (64, 48), (shade, 0, 0)) for shade in range(100)]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    assert ask(make_app(), "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
+
+
+def test_memory_of_a_large_picture_is_given_back(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(uploads, "_release_memory", lambda: given_back.append(True))
+    app = make_app()
+    for side, times in ((64, 0), (3200, 1)):
+        file = io.BytesIO()
+        Image.new("L", (side, side)).save(file, "PNG", compress_level=1)
+        assert ask(app, "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
+        assert len(given_back) == times
+
+
+APP = make_app()
+NAMES = [*option_fields(ServeSettings()).model_fields, "image", "images", "caption", "else"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+PIECES = [
+    b"--a\r\n",
+    b"--a--",
+    b"\r\n",
+    b"--a",
+    b"\r\n--a\r\n",
+    b"\r\n--a--\r\n",
+    b"\r",
+    b": x",
+    b'Content-Disposition: form-data; name="image"\r\n\r\n',
+    b'Content-Disposition: form-data; name="beam"\r\n\r\n3',
+    file_of()[:80],
+    b"\0",
+]
+KNOWN = {200, 400, 413, 415, 422}
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5), st.booleans())
+def test_any_json_has_an_answer(content, with_image):
+    if with_image:
+        content.pop("images", None)
+        content["image"] = base64.b64encode(file_of()).decode()
+    headers = {"content-type": "application/json"}
+    answer = ask(APP, "POST", "/v1/caption", content=json.dumps(content), headers=headers)
+    assert answer.status_code in KNOWN
+    assert ("error" in answer.json()) != answer.is_success
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.sampled_from(PIECES) | st.binary(max_size=9),
+        max_size=12,
+    )
+)
+def test_any_form_has_an_answer(pieces):
+    headers = {"content-type": "multipart/form-data; boundary=a"}
+    answer = ask(APP, "POST", "/v1/caption", content=b"".join(pieces), headers=headers)
+    assert answer.status_code in KNOWN - {200}
+    assert list(answer.json()) == ["error"]
+
+
+def test_forms_in_pieces_of_any_size_are_the_same():
+    file = file_of(kind="JPEG")
+    form = b'--a\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n'
+    form += file + b"\r\n--a--\r\n"
+
+    for size in (1, 2, 3, 7, 64, 1000):
+
+        async def pieces(size=size):
+            for start in range(0, len(form), size):
+                yield form[start : start + size]
+
+        headers = {"content-type": "multipart/form-data; boundary=a"}
+        answer = ask(APP, "POST", "/v1/caption", content=pieces(), headers=headers)
+        assert answer.json()["results"][0]["caption"] == PLAIN

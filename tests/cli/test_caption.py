@@ -1,0 +1,601 @@
+"""`ngsan caption` from the outside, with a model whose right answers are known."""
+
+import csv
+import io
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from ngsan.__main__ import main
+from ngsan.cli import caption as command
+from ngsan.predict.captioner import PHOTO_DECODING, Captioner
+from ngsan.text.vocabulary import BAD_ENDINGS
+from tests.predict.painter import open_painter, paint
+from tests.predict.test_photos import folder, pictures  # noqa: F401 (a fixture)
+
+ROOT = Path(__file__).parents[2]
+PLAIN = "red green blue grey"
+
+
+@pytest.fixture(autouse=True)
+def opened(monkeypatch):
+    """Puts the stand-in in the place of every model; tells what was asked for."""
+    asked = []
+
+    def load(model, **options):
+        asked.append((model, options))
+        return open_painter()
+
+    monkeypatch.setattr(command, "load", load)
+    return asked
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command; gives the exit status, the output and the errors."""
+
+    def call(*words):
+        try:
+            status = main(["caption", *map(str, words)])
+        except SystemExit as stopped:
+            status = stopped.code
+        return SimpleNamespace(status=status, **capsys.readouterr()._asdict())
+
+    return call
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of pictures, two of them in a folder within, and their captions by path."""
+    root = tmp_path / "photos"
+    (root / "more").mkdir(parents=True)
+    images, names = pictures(5)
+    paths = ["b.png", "a b.JPG", "ünï 写真.webp", "more/c.gif", "more/d.tiff"]
+    for path, image in zip(paths, images, strict=True):
+        image.save(root / path)
+    (root / "notes.txt").write_text("no image")
+    return root, {str(root / path): name for path, name in zip(paths, names, strict=True)}
+
+
+def lines(text):
+    return [tuple(line.split("\t")) for line in text.splitlines()]
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch, capsys):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert main(["caption", ""]) == 2
+    assert capsys.readouterr().err == "ngsan caption: no images in ''\n"
+
+
+def test_files_in_the_order_that_they_are_named(run, photos):
+    _, wanted = photos
+    paths = [*reversed(wanted), *wanted]  # the same file may be named twice
+    done = run(*paths)
+    assert (done.status, done.err) == (0, "")
+    assert lines(done.out) == [(path, wanted[path]) for path in paths]
+
+
+def test_folders_and_patterns(run, photos, monkeypatch):
+    root, wanted = photos
+    by_name = [root / name for name in ("a b.JPG", "b.png", "ünï 写真.webp")]
+    everything = [str(path) for path in (*by_name, root / "more/c.gif", root / "more/d.tiff")]
+    assert lines(run(root).out) == [(path, wanted[path]) for path in everything]
+    for pattern, found in {
+        f"{root}/*.png": everything[1:2],
+        f"{root}/m*": everything[3:],
+        f"{root}/**/*.[gt]if*": everything[3:],
+        f"{root}/more/?.gif": everything[3:4],
+    }.items():
+        assert lines(run(pattern).out) == [(path, wanted[path]) for path in found]
+    monkeypatch.chdir(root)
+    assert [path for path, _ in lines(run("more", "*.png").out)] == [
+        "more/c.gif",
+        "more/d.tiff",
+        "b.png",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-dash.png", "new\nline.png", "tab\there.png", "\x1b[31mred.png", "[a].png", "*.png", "'q'"],
+)
+def test_odd_names(name, run, tmp_path, monkeypatch):
+    paint().save(tmp_path / name, "PNG")
+    monkeypatch.chdir(tmp_path)
+    done = run("--", name)
+    assert done.status == 0
+    shown, caption = done.out.removesuffix("\n").split("\t")
+    assert caption == PLAIN
+    assert shown.isprintable()  # one line, and nothing that steers a terminal
+    assert json.loads(run("--format", "json", "--", name).out)[0]["image"] == name
+    rows = list(csv.DictReader(io.StringIO(run("--format", "csv", "--", name).out, newline="")))
+    assert rows[0]["image"] == name
+
+
+def test_names_that_are_no_text(tmp_path):
+    name = os.fsdecode(b"caf\xe9.png")
+    try:
+        paint().save(tmp_path / name, "PNG")
+    except OSError:
+        pytest.skip("this file system takes text only")
+    for words, read in {
+        (): lambda out: out.split(b"\t")[0],
+        ("--format", "json"): lambda out: os.fsencode(json.loads(out)[0]["image"]),
+        ("--format", "csv"): lambda out: out.splitlines()[1].split(b",")[0],
+    }.items():
+        done = started("caption", name, *words, cwd=tmp_path).communicate(timeout=60)
+        assert read(done[0]) == b"caf\xe9.png", done
+        assert done[1] == b""
+
+
+def test_json(run, photos, tmp_path):
+    root, wanted = photos
+    (root / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nand no more")
+    to = tmp_path / "new" / "captions.json"
+    paths = [*list(wanted)[:2], root / "broken.png", root / "gone.jpg", *list(wanted)[2:]]
+    done = run(*paths, "--output", to)
+    assert done.status == 1
+    assert done.out == ""
+    assert f"wrote {to}\n" in done.err
+    found = json.loads(to.read_text(encoding="utf-8"))
+    assert [record["image"] for record in found] == [str(path) for path in paths]
+    for record in found:
+        if "error" in record:
+            assert set(record) == {"image", "error"}
+            assert f"{record['image']}: {record['error']}\n" in done.err
+        else:
+            assert set(record) == {"image", "caption", "score", "log_probability"}
+            assert record["caption"] == wanted[record["image"]]
+            assert record["score"] < 0
+    assert found[3]["error"] == "file not found"
+    assert "写真" in to.read_text(encoding="utf-8")
+    assert sorted(path.name for path in to.parent.iterdir()) == ["captions.json"]
+    again = run(*paths, "--format", "json")
+    assert json.loads(again.out) == found
+
+
+def test_csv(run, photos, tmp_path):
+    root, wanted = photos
+    (root / 'a "b", c.txt').write_text("text")
+    paths = [*wanted, root / 'a "b", c.txt']
+    for name in ("captions.csv", "captions.json", "captions.jsonl", "captions.txt"):
+        assert run(*paths, "--output", tmp_path / name).status == 1
+    with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["image", "caption", "score", "error"]
+    records = json.loads((tmp_path / "captions.json").read_text(encoding="utf-8"))
+    jsonl = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in jsonl] == records
+    assert lines((tmp_path / "captions.txt").read_text()) == list(wanted.items())
+    assert [row["image"] for row in rows] == [str(path) for path in paths]
+    for row, record in zip(rows, records, strict=True):
+        assert row["caption"] == record.get("caption", "")
+        assert row["error"] == record.get("error", "")
+        assert row["score"] == str(record.get("score", ""))
+
+
+def test_num_return_and_samples(run, photos):
+    _, wanted = photos
+    path = next(iter(wanted))
+    sample = ("--method", "sample", "--num-return", 5)
+    for words in (("--num-return", 5), (*sample, "--temperature", 9)):
+        (record,) = json.loads(run(path, *words, "--format", "json").out)
+        captions = [record["caption"], *(other["caption"] for other in record["others"])]
+        assert len(captions) == 5
+        assert lines(run(path, *words).out) == [(path, caption) for caption in captions]
+        table = csv.DictReader(io.StringIO(run(path, *words, "--format", "csv").out))
+        assert [(row["image"], row["caption"]) for row in table] == lines(run(path, *words).out)
+    assert run(path, *sample, "--seed", 1).out != run(path, *sample, "--seed", 2).out
+
+
+def test_options_reach_the_search(run, photos, monkeypatch, opened):
+    seen = []
+    stream = Captioner.stream
+
+    def spy(self, images, **options):
+        seen.append(options)
+        return stream(self, images, **options)
+
+    monkeypatch.setattr(Captioner, "stream", spy)
+    path = next(iter(photos[1]))
+    run(path)
+    assert seen[-1] == {**vars(PHOTO_DECODING), "batch_size": None}
+    assert opened[-1] == (None, {"device": None, "threads": None})
+    run(
+        path,
+        "--no-repeat-ngram",
+        0,
+        "--bad-ending",
+        "--max-length",
+        9,
+        "--min-length",
+        2,
+        "--beam",
+        7,
+    )
+    decoding = SimpleNamespace(**seen[-1])
+    assert (decoding.no_repeat_ngram, decoding.no_bad_ending) == (0, False)
+    assert (decoding.max_length, decoding.min_length, decoding.beam) == (9, 2, 7)
+    sample = ("--method", "sample", "--num-return", 2, "--top-k", 3, "--top-p", 0.5)
+    run(path, *sample, "--temperature", 2, "--seed", 8)
+    decoding = SimpleNamespace(**seen[-1])
+    assert (decoding.method, decoding.num_return, decoding.top_k) == ("sample", 2, 3)
+    assert (decoding.top_p, decoding.temperature, decoding.seed) == (0.5, 2.0, 8)
+    assert lines(run(path, "--prefix", "Blue RED").out)[0][1].startswith("blue red")
+    assert "green" not in run(*photos[1], "--forbid", "green").out
+    run(path, "--model", "x", "--device", "cuda", "--threads", 2, "--batch-size", 3)
+    assert opened[-1] == ("x", {"device": "cuda", "threads": 2})
+    assert seen[-1]["batch_size"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "PATH"),
+        (("x", "--beem", "3"), "unknown option '--beem'; did you mean '--beam'?"),
+        (("x", "-output", "y"), "unknown option '-output'; did you mean '--output'?"),
+        (("x", "--batch_size", "3"), "did you mean '--batch-size'?"),
+        (("x", "--format", "jsn"), "--format: 'jsn' is not one of txt, json, jsonl, csv; did you"),
+        (("x", "--model"), "--model: expected a value"),
+        (("x", "--num-return", "0"), "--num-return: '0' is not a whole number of at least 1"),
+        (("x", "--batch-size", "-1"), "--batch-size"),
+        (
+            ("x", "--num-return", "5", "--beam", "3"),
+            "--num-return 5: --beam 3 finds fewer; raise --beam",
+        ),
+        (("x", "--method", "sample", "--beam", "3"), "--beam does not apply to --method sample"),
+        (("x", "--top-k", "3"), "--top-k applies only to --method sample"),
+        (("x", "--max-length", "0"), "--max-length: '0' is not a whole number of at least 1"),
+        (("x", "--temperature", "0", "--method", "sample"), "temperature: 0"),
+        (("x", "--output", "y", "--page", "y"), "--page: y is already another output"),
+        (("x", "--page", "-"), "pass a file"),
+        (("x", "--output", "."), "--output: . is a folder"),
+        (("x", "--prefix", "zebra"), "prefix: 'zebra' is not a word of the model"),
+    ],
+)
+def test_wrong_command_lines(words, message, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paint().save(tmp_path / "x", "PNG")
+    done = run(*words)
+    assert done.status == 2
+    assert message in done.err
+    assert done.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_an_image_is_never_overwritten(run, photos):
+    root, wanted = photos
+    path = Path(next(iter(wanted)))
+    before = path.read_bytes()
+    (root.parent / "link").symlink_to(path)
+    for name in (path, root / "more" / ".." / path.name, root.parent / "link"):
+        done = run(root, "--output", name)
+        assert done.status == 2
+        assert "is an input, which would be overwritten" in done.err
+        assert path.read_bytes() == before
+
+
+def test_nothing_found(run, tmp_path, photos, opened):
+    (tmp_path / "empty").mkdir()
+    done = run(tmp_path / "empty")
+    assert done.status == 2
+    assert f"no images in {tmp_path / 'empty'}" in done.err
+    assert not opened  # before anything is loaded
+    done = run(tmp_path / "empty", photos[0])
+    assert done.status == 1
+    assert len(done.out.splitlines()) == 5
+    assert "no images in it" in done.err
+    done = run(tmp_path / "gone.jpg")
+    assert (done.status, done.out) == (1, "")
+    assert f"{tmp_path / 'gone.jpg'}: file not found" in done.err
+
+
+def test_no_model(run, photos, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setattr("ngsan.predict.captioner.PHOTO_MODEL", tmp_path / "nowhere")
+    done = run(photos[0])
+    assert done.status == 2
+    assert done.err.startswith("ngsan caption: this installation comes without a model")
+    done = run(photos[0], "--model", tmp_path / "gone")
+    assert (done.status, done.out) == (2, "")
+    assert f"folder not found: {tmp_path / 'gone'}" in done.err
+
+
+def test_a_model_folder(run, photos, monkeypatch, folder):  # noqa: F811
+    monkeypatch.undo()
+    done = run(photos[0], "--model", folder)
+    assert (done.status, done.err) == (0, "")
+    assert [path for path, _ in lines(done.out)] == sorted(
+        photos[1], key=lambda path: ("more" in path, path)
+    )
+    assert all(text.split()[-1] not in BAD_ENDINGS for _, text in lines(done.out))
+
+
+def test_the_page(run, photos, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("ngsan.app.explain.write_page", lambda *words, **_: asked.append(words))
+    monkeypatch.setattr("ngsan.app.maps.Explainer.open", lambda model, threads: model)
+    root, wanted = photos
+    page = tmp_path / "page.html"
+    good = list(map(Path, wanted))
+    good += good[:1]  # named twice, and twice on the page
+    done = run(*good, root / "notes.txt", "--page", page, "--model", "m", "--num-return", 2)
+    assert done.status == 1
+    ((model, *words, captions),) = asked
+    assert (str(model), words) == ("m", [good, page])
+    assert [len(each) for each in captions] == [2] * len(good)
+    assert run(root / "notes.txt", "--page", page).status == 1
+    assert len(asked) == 1  # a page without photographs is not written
+
+
+def test_a_page_that_cannot_be_written_fails_at_once(run, photos, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = run(photos[0], "--page", tmp_path / "page.html", "--model", tmp_path / "empty")
+    assert (done.status, done.out) == (2, "")
+    assert str(tmp_path / "empty") in done.err
+
+
+def test_what_links_lead_to_is_written(run, photos, tmp_path):
+    path = next(iter(photos[1]))
+    real, link, stream = (tmp_path / name for name in ("real.json", "link.json", "stream"))
+    real.write_text("old")
+    link.symlink_to(real)
+    assert run(path, "--output", link).status == 0
+    assert link.is_symlink()
+    assert json.loads(real.read_text())[0]["image"] == path
+    stream.symlink_to("/proc/self/fd/1")
+    for to in (stream, "/dev/stdout"):
+        with (tmp_path / "out.txt").open("wb") as out:
+            started("caption", path, "--output", to, "--format", "json", stdout=out).communicate()
+        assert json.loads((tmp_path / "out.txt").read_text())[0]["image"] == path
+    assert stream.is_symlink()
+
+
+def test_a_table_of_names_with_line_ends(run, tmp_path):
+    for name in ("a\rb.png", "a\nb.png", "a\r\nb.png", 'a"b.png', "a,b.png"):
+        paint().save(tmp_path / name)
+    run(tmp_path, "--output", tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["image"] for row in rows) == sorted(map(str, tmp_path.glob("*.png")))
+
+
+def test_closed_errors_do_not_get_into_the_output(photos):
+    root, _ = photos
+    words = ["caption", root / "notes.txt", root, "--format", "json"]
+    out, _ = started(*words, before=["sh", "-c", 'exec "$@" 2>&-', "sh"]).communicate()
+    assert "error" in json.loads(out)[0]
+
+
+def chunk(name, content):
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
+
+
+def bomb(width, height):
+    """A PNG that claims a size and holds hardly anything."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes(1000)))
+    return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
+
+
+def hostile():
+    """Names and contents of files that nobody should have to meet, and whether they are images."""
+    chance = random.Random(0)
+    whole = {}
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+        file = io.BytesIO()
+        paint(size=(200, 150)).save(file, kind)
+        whole[kind] = file.getvalue()
+    for kind, content in whole.items():
+        for part in range(20):  # cut off
+            yield f"cut-{part}.{kind}", content[: len(content) * part // 20], None
+        for number in range(20):  # bytes changed
+            changed = bytearray(content)
+            for _ in range(1 + number):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+            yield f"changed-{number}.{kind}", bytes(changed), None
+        yield f"wrong ending {kind}.txt", content, True
+        yield f"twice.{kind}", content + content, None
+    for number in range(20):
+        yield f"noise-{number}.jpg", chance.randbytes(number * 37), False
+    texts = ["", "text", "<svg xmlns='http://www.w3.org/2000/svg'/>", "%PDF-1.7", "%!PS-Adobe-3.0"]
+    for number, text in enumerate((*texts, "P6 9 9 255", "PK\x03\x04", "\x7fELF", "GIF89a")):
+        yield f"text-{number}.png", text.encode("latin-1"), False
+    for width, height in ((60000, 60000), (2**31 - 1, 1), (20000, 20000), (0, 5), (1, 2**30)):
+        yield f"bomb-{width}x{height}.png", bomb(width, height), False
+    for size in ((1, 1), (20000, 1), (1, 20000), (2, 3)):
+        file = io.BytesIO()
+        Image.new("RGB", size, "red").save(file, "PNG")
+        yield f"size-{size[0]}x{size[1]}.png", file.getvalue(), True
+
+
+def test_hundreds_of_hostile_files(run, tmp_path):
+    files = list(hostile())
+    assert len(files) >= 280
+    paths = []
+    for number, (name, content, _) in enumerate(files):
+        paths.append(tmp_path / f"{number:03} {name}")
+        paths[-1].write_bytes(content)
+    paths += [tmp_path / "pipe.jpg", tmp_path / "link.jpg", tmp_path / "last.png"]
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "link.jpg").symlink_to(tmp_path / "link.jpg")
+    paint().save(tmp_path / "last.png")
+    files += [("pipe", b"", False), ("link", b"", False), ("last", b"", True)]
+    begun = time.monotonic()
+    done = run(*paths, "--format", "json")
+    assert time.monotonic() - begun < 20
+    assert done.status == 1
+    records = json.loads(done.out)
+    assert [record["image"] for record in records] == [str(path) for path in paths]
+    for (name, _, is_image), record in zip(files, records, strict=True):
+        assert ("caption" in record) != ("error" in record)
+        if is_image is not None:
+            assert ("caption" in record) == is_image, (name, record)
+    failed = sum("error" in record for record in records)
+    assert failed >= 100
+    *reports, summary = done.err.splitlines()
+    assert len(reports) == failed
+    assert summary == f"{failed} of {len(paths)} files could not be read"
+
+
+# What follows is about processes: signals, closed pipes and what is imported.
+
+LAUNCH = """
+import sys, time
+from ngsan.cli import caption
+from tests.predict.painter import Painter, open_painter
+def load(*_, **__):
+    captioner = open_painter()
+    if {slow}:
+        describe = Painter.describe
+        def slow(self, images):
+            if {slow} == 2:
+                print("at work", file=sys.stderr, flush=True)
+            time.sleep(0.3)
+            return describe(self, images)
+        Painter.describe = slow
+    return captioner
+caption.load = load
+from ngsan.__main__ import main
+try:
+    status = main(sys.argv[1:])
+finally:
+    heavy = {{"torch", "jsonargparse", "rich", "lightning_fabric"}} & set(sys.modules)
+    if heavy:
+        print("imported", heavy, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def started(*words, slow=0, before=(), **options):
+    code = LAUNCH.format(slow=slow)
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", code, *map(str, words)],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+
+
+def test_lists_of_paths_on_standard_input(photos):
+    root, wanted = photos
+    (root / "new\nline.png").write_bytes((root / "b.png").read_bytes())
+    for separator, names in (("\n", list(wanted)), ("\0", [*wanted, str(root / "new\nline.png")])):
+        given = separator.join(names).encode() + separator.encode()
+        process = started("caption", "-", stdin=subprocess.PIPE)
+        out, err = process.communicate(given, timeout=60)
+        assert (process.returncode, err) == (0, b"")
+        shown = [name.replace("\n", "\\n") for name in names]
+        assert [path for path, _ in lines(out.decode())] == shown
+
+
+def test_standard_input_that_is_empty_or_closed(photos):
+    process = started("caption", "-", stdin=subprocess.DEVNULL)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (
+        2,
+        b"ngsan caption: no images in the list on standard input\n",
+    )
+    for word, status, said in (("-", 2, b"standard input is closed"), (photos[0], 0, b"")):
+        process = started("caption", word, before=("sh", "-c", 'exec "$@" <&-', "sh"))
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == status
+        assert said in err
+        assert len(out.splitlines()) == (0 if status else 5)
+
+
+def test_ctrl_c_writes_what_is_done(photos, tmp_path):
+    paths, to = list(photos[1]) * 100, tmp_path / "captions.json"
+    process = started("caption", *paths, "--output", to, "--batch-size", "1", slow=2)
+    for _ in range(3):
+        assert process.stderr.readline() == b"at work\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        err.replace(b"at work\n", b"") == b"wrote " + bytes(to) + b"\nngsan caption: interrupted\n"
+    )
+    found = json.loads(to.read_text())
+    assert 2 <= len(found) < 100
+    assert [record["image"] for record in found] == paths[: len(found)]
+    assert out == b""
+
+
+def test_a_reader_that_leaves(photos):
+    process = started("caption", *list(photos[1]) * 100, slow=1)
+    assert process.stdout.readline().count(b"\t") == 1
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+    process.stderr.close()
+
+
+def test_captions_come_as_they_are_made(photos):
+    # The first is there while the others are still to be made.
+    with started("caption", *list(photos[1]) * 20, slow=1) as process:
+        assert process.stdout.readline()
+        assert process.poll() is None
+        process.kill()
+
+
+def test_a_device_is_written_to_and_not_replaced(photos):
+    process = started("caption", photos[0], "--output", "/dev/stdout", "--format", "json")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(json.loads(out[: out.rindex(b"]") + 1])) == 5
+    assert Path("/dev/stdout").is_symlink()
+
+
+def on_terminal(*words, stream, **options):
+    """What a process writes to a stream that is a terminal."""
+    pty = pytest.importorskip("pty")
+    reader, writer = pty.openpty()
+    process = started(*words, **{"stdout": subprocess.DEVNULL, stream: writer}, **options)
+    os.close(writer)
+    out = b""
+    try:
+        while block := os.read(reader, 4096):
+            out += block
+    except OSError:  # how a terminal ends
+        pass
+    os.close(reader)
+    status = process.wait(timeout=60)
+    if process.stderr is not None:
+        process.stderr.close()
+    return status, out.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_names_and_captions_stand_in_columns(photos):
+    root, wanted = photos
+    words = ("caption", ".", "--num-return", "2")
+    status, out = on_terminal(*words, stream="stdout", cwd=root)
+    assert status == 0
+    shown = out.splitlines()
+    assert len(shown) == 10
+    assert shown[0] == f"a b.JPG        {wanted[str(root / 'a b.JPG')]}"
+    assert shown[2].startswith("b.png          ")
+    assert shown[4].startswith("ünï 写真.webp  ")  # two of the signs are two columns wide
+    assert all(line.startswith(" " * 15) for line in shown[1::2])
+
+
+def test_on_a_terminal_the_images_are_counted_while_a_file_is_made(photos, tmp_path):
+    root, _ = photos
+    words = ("caption", root, root / "notes.txt", "--output", tmp_path / "captions.csv")
+    status, out = on_terminal(*words, stream="stderr")
+    assert status == 1
+    assert "\r1 of 6 images" in out
+    assert "\r6 of 6 images" in out
+    assert f"{root / 'notes.txt'}: unsupported image format" in out

@@ -1,0 +1,85 @@
+"""A captioner of pixels is a backbone and a captioner of regions, one after the other."""
+
+import pytest
+import torch
+from torch import nn
+
+from ngsan.config import CaptionerConfig
+from ngsan.models import CaptionerModel, build_captioner
+from ngsan.models.captioner import PhotoEncoder
+from ngsan.models.steps import CaptionerSteps
+from ngsan.predict.captioner import Captioner
+from ngsan.text.vocabulary import Vocabulary
+
+CONFIG = CaptionerConfig(
+    vocab_size=12, feature_dim=5, dim=16, heads=2, hidden_dim=16, layers=1, dropout=0.0
+)
+VOCABULARY = Vocabulary([f"w{number}" for number in range(11)])
+
+
+class Cells(nn.Module):
+    """Means of a 2 x 2 grid, projected."""
+
+    size, channels = 8, 5
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Conv2d(3, 5, 1)
+
+    def forward(self, images):
+        pooled = nn.functional.avg_pool2d(images.to(self.project.weight.dtype) / 255, 4)
+        return self.project(pooled).flatten(2).transpose(1, 2)
+
+    def cell_boxes(self):
+        rows = [[x, y, 0.5, 0.5] for y in (0.25, 0.75) for x in (0.25, 0.75)]
+        return torch.tensor(rows)
+
+
+@pytest.fixture
+def photo():
+    torch.manual_seed(0)
+    regions = build_captioner(CONFIG).eval()
+    return CaptionerModel(PhotoEncoder(Cells(), regions.encoder), regions.decoder).eval(), regions
+
+
+def images(count):
+    random = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 3, 8, 8), generator=random, dtype=torch.uint8)
+
+
+def test_pixels_by_way_of_cells(photo):
+    captioner, regions = photo
+    given = images(3)
+    words = torch.randint(0, 12, (3, 2, 4))
+    cells = captioner.encoder.backbone(given)
+    boxes = captioner.encoder.backbone.cell_boxes().expand(3, -1, -1)
+    wanted = regions(cells, boxes, None, words)
+    torch.testing.assert_close(captioner(given, None, None, words), wanted)
+
+
+def test_searches_take_images(photo):
+    captioner, regions = photo
+    given = images(3)
+    cells = captioner.encoder.backbone(given).detach()
+    boxes = captioner.encoder.backbone.cell_boxes().expand(3, -1, -1)
+    found = Captioner.from_model(captioner, VOCABULARY).caption_regions(given)
+    wanted = Captioner.from_model(regions, VOCABULARY).caption_regions(cells, boxes)
+    assert found == wanted
+    steps = CaptionerSteps(captioner, given)
+    steps.load(images(3))
+
+
+def test_what_does_not_fit_is_refused(photo):
+    captioner, _regions = photo
+    with pytest.raises(ValueError, match=r"images must be \(images, 3, 8, 8\)"):
+        captioner.encode(torch.zeros(2, 3, 9, 9))
+    other = build_captioner(CONFIG, feature_dim=7)
+    with pytest.raises(ValueError, match="set feature_dim to 5"):
+        PhotoEncoder(Cells(), other.encoder)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        CaptionerConfig(image_size=100)
+
+
+def test_boxes_are_no_weights(photo):
+    captioner, _ = photo
+    assert not any("boxes" in name for name in captioner.state_dict())

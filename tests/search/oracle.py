@@ -1,0 +1,190 @@
+"""What a search should find, in plain Python: all captions, and beam search with lists and loops.
+
+Probabilities come from `TableModel.log_probs`, in double precision. The boundary is 0.
+"""
+
+import dataclasses
+import itertools
+import math
+
+from ngsan.search import Constraints
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    words: tuple
+    log_prob: float
+    score: float
+
+
+def violates(words, rules: Constraints):
+    """Whether the last word may not stand where it does; words of the prefix always may."""
+    place = len(words) - 1
+    if place < len(rules.prefix):
+        return words[place] != rules.prefix[place]
+    if words[place] in rules.forbidden:
+        return True
+    size = rules.no_repeat_ngram
+    if not size or len(words) < size:
+        return False
+    grams = [words[i : i + size] for i in range(len(words) - size + 1)]
+    return grams[-1] in grams[:-1]
+
+
+def may_end(words, rules: Constraints):
+    return (
+        len(words) >= max(rules.min_length, len(rules.prefix))
+        and set(rules.required) <= set(words)
+        and not (words and words[-1] in rules.bad_endings)
+    )
+
+
+def may_be_cut(words, rules: Constraints):
+    """Whether a caption of the greatest length is a whole one though it has no end."""
+    prescribed = len(words) <= len(rules.prefix)
+    bad = words[-1] in rules.bad_endings and not prescribed
+    return set(rules.required) <= set(words) and not bad
+
+
+def all_captions(
+    model,
+    image,
+    *,
+    max_length,
+    length_penalty=0.0,
+    rules=Constraints(),  # noqa: B008
+    must_end=False,
+):
+    """Every caption that meets the conditions, the best first."""
+    found = []
+
+    def add(words, total, length):
+        found.append(Found(words, total, total / length**length_penalty))
+
+    def grow(words, total):
+        log_probs = model.log_probs(image, words)
+        if may_end(words, rules):
+            add(words, total + log_probs[0], len(words) + 1)
+        for word in range(1, model.vocab_size):
+            longer = (*words, word)
+            if violates(longer, rules):
+                continue
+            if len(longer) < max_length:
+                grow(longer, total + log_probs[word])
+            elif not must_end and may_be_cut(longer, rules):
+                add(longer, total + log_probs[word], max_length)
+
+    grow((), 0.0)
+    return sorted(found, key=lambda caption: -caption.score)
+
+
+@dataclasses.dataclass
+class Group:
+    banks: list  # of lists of (words, log-probability), the best first
+    shelf: list = dataclasses.field(default_factory=list)
+    done: bool = False
+
+
+def allowed(words, word, rules, max_length):
+    """Whether a search may go on from `words` with `word`, 0 for the end."""
+    if word == 0:
+        return may_end(words, rules)
+    longer = (*words, word)
+    if violates(longer, rules):
+        return False
+    missing = set(rules.required) - set(longer)
+    no_end = bool(missing) and missing <= set(rules.bad_endings)  # another word must follow them
+    if len(missing) + no_end > max_length - len(longer):
+        return len(longer) <= len(rules.prefix)
+    return len(longer) < max_length or may_be_cut(longer, rules)
+
+
+def beam_search(
+    model,
+    image,
+    *,
+    beam,
+    max_length,
+    num_return=1,
+    length_penalty=0.0,
+    early_stopping=False,
+    groups=1,
+    diversity=0.5,
+    rules=Constraints(),  # noqa: B008
+    must_end=False,
+):
+    """Beam search as it is described, without tensors."""
+    width, required = beam // groups, set(rules.required)
+    state = [Group([[((), 0.0)]] + [[] for _ in required]) for _ in range(groups)]
+    for length in range(1, max_length + 1):  # of the captions made in this step, ends counted
+        said = []
+        for group in state:
+            ranked = [[] for _ in group.banks]
+            for words, total in itertools.chain(*group.banks):
+                log_probs = model.log_probs(image, words)
+                for word in range(model.vocab_size):
+                    if not allowed(words, word, rules, max_length):
+                        continue
+                    if must_end and word and length == max_length:
+                        continue
+                    value = total + log_probs[word]
+                    rank = value - diversity * said.count(word)
+                    bank = len(required & {*words, word})
+                    ranked[bank].append((rank, words, word, value))
+            banks = []
+            for bank, candidates in enumerate(ranked):
+                candidates.sort(key=lambda candidate: -candidate[0])
+                del candidates[2 * width :]
+                if bank == len(required) and not group.done:
+                    for _, words, word, value in candidates[:width]:
+                        if word == 0:
+                            score = value / length**length_penalty
+                            group.shelf.append(Found(words, value, score))
+                banks.append([(*c[1:3], c[3]) for c in candidates if c[2] != 0][:width])
+            said += [word for bank in banks for _, word, _ in bank]
+            group.banks = [[((*words, word), value) for words, word, value in b] for b in banks]
+            group.shelf = sorted(group.shelf, key=lambda found: -found.score)[:width]
+            group.done = group.done or _over(
+                group, width, max_length, length, length_penalty, early_stopping
+            )
+    return _collect(state, width, max_length, length_penalty)[:num_return]
+
+
+def _over(group, width, max_length, length, length_penalty, early_stopping):
+    open_totals = [total for bank in group.banks for _, total in bank]
+    if not open_totals:
+        return True
+    if len(group.shelf) < width:
+        return False
+    # Dividing a negative number by more makes it better: the greatest length is the best hope.
+    hope = max(total / length**length_penalty for total in open_totals)
+    if length_penalty > 0:
+        hope = max(open_totals) / max_length**length_penalty
+    # At the last step captions are cut off, and these compete with what has ended.
+    return (early_stopping and length < max_length) or group.shelf[-1].score >= hope
+
+
+def _collect(state, width, max_length, length_penalty):
+    shelves = []
+    for group in state:
+        if not group.done:
+            cut = [Found(w, t, t / max_length**length_penalty) for w, t in group.banks[-1]]
+            group.shelf += cut
+        shelves += sorted(group.shelf, key=lambda found: -found.score)[:width]
+    distinct = {found.words: found for found in reversed(shelves)}
+    return sorted(distinct.values(), key=lambda found: -found.score)
+
+
+def assert_same(written, image, expected, *, atol=1e-4):
+    """Compares what a search wrote for an image with a list of `Found`."""
+    scores = [score for score in written.scores[image].tolist() if score != -math.inf]
+    words = [
+        tuple(row[:length])
+        for row, length in zip(
+            written.words[image].tolist(), written.lengths[image].tolist(), strict=True
+        )
+    ][: len(scores)]
+    assert words == [found.words for found in expected]
+    for rank, found in enumerate(expected):
+        assert abs(scores[rank] - found.score) < atol
+        assert abs(written.log_probs[image, rank].item() - found.log_prob) < atol
