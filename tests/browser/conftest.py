@@ -1,4 +1,4 @@
-"""A browser at the studio's page: `make test-browser`, or `pytest -m browser`.
+"""A browser at the studio's page: `pytest -m browser`.
 
 The tests start `ngsan serve` themselves; STUDIO_URL names a server that runs already instead, and
 STUDIO_IMAGES a folder for the documents' pictures, which otherwise are made and thrown away.
@@ -57,12 +57,14 @@ def studio():
             server.terminate()
 
 
-@pytest.fixture(scope="session")
+# Playwright keeps an event loop running in this thread as long as it is open. A later test that
+# starts its own would fail, so a browser lives for one file.
+@pytest.fixture(scope="module")
 def chromium():
     from playwright.sync_api import sync_playwright
 
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert program, f"none of {', '.join(BROWSERS)} is installed; make test-browser installs one"
+    assert program, f"none of {', '.join(BROWSERS)} is installed; make chromium installs one"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
