@@ -20,6 +20,7 @@ from ngsan.cli.score_outputs import (
     write_scores,
     write_translation_scores,
 )
+from ngsan.data.boxes import read_object_names
 from ngsan.data.parallel.prepare import language_of
 from ngsan.data.results import check_submission, read_references, read_results
 from ngsan.data.splits import read_id_list
@@ -27,6 +28,7 @@ from ngsan.data.text_files import read_lines
 from ngsan.metrics.captions import Metric, TokenizedCaptions
 from ngsan.metrics.cider import DocumentFrequencies
 from ngsan.metrics.diversity import measure_diversity
+from ngsan.metrics.hallucination import Hallucination
 from ngsan.metrics.scores import (
     METRICS,
     Scores,
@@ -43,7 +45,17 @@ if TYPE_CHECKING:
 
 Captions = list[list[list[str]]]
 
-_CAPTIONS_ONLY = ("split", "ids", "compare", "document_frequencies", "train", "per_image", "report")
+_CAPTIONS_ONLY = (
+    "split",
+    "ids",
+    "boxes",
+    "compare",
+    "document_frequencies",
+    "train",
+    "per_image",
+    "report",
+)
+_INPUTS = ("compare", "ids", "boxes", "train", "document_frequencies")
 _TRANSLATIONS_ONLY = ("language", "tokenized")
 
 
@@ -66,6 +78,12 @@ def _add_options(parser: Parser) -> None:
         "metrics",
         help=f"some of {', '.join(METRICS)}, separated by commas (default: all "
         "that are installed, but CIDEr-plain)",
+    )
+    parser.option(
+        "boxes",
+        metavar="FILE",
+        help="objects of the images, as instances_val2014.json or {id: [class, ...]}, to count the "
+        "objects that captions hallucinate (CHAIR)",
     )
     parser.option("compare", metavar="FILE", help="captions of another system, to compare with")
     parser.option(
@@ -154,7 +172,7 @@ def score_file(options: argparse.Namespace, results: str, references: str) -> No
         "--per-image": options.per_image,
         "--report": options.report,
     }
-    inputs = (options.compare, options.ids, options.train, options.document_frequencies)
+    inputs = [getattr(options, name) for name in _INPUTS]
     check_outputs(outputs, [results, references, *inputs])
     if options.per_image and Path(options.per_image).suffix.lower() not in PER_IMAGE:
         raise ValueError(f"--per-image: {options.per_image} must end in {', '.join(PER_IMAGE)}")
@@ -193,6 +211,8 @@ def _score(options: argparse.Namespace, results: str, references: str, status: "
             metrics += build_metrics(["SPICE"])[0]
         except ValueError as error:
             reasons["SPICE"] = str(error)
+    if options.boxes:
+        metrics.append(Hallucination(read_object_names(options.boxes)))
     chance = {"resamples": options.resamples, "level": options.level / 100, "seed": options.seed}
     scorer = _Scorer(metrics, names is None, reasons, trained, chance, status)
     system = scorer.score(results, tokenized)
@@ -411,6 +431,7 @@ SCORE = Command(
     [
         "score captions.json --references captions_val2014.json",
         "score captions.json --references mydata --split val --compare other.json",
+        "score captions.json --references captions_val2014.json --boxes instances_val2014.json",
         "score captions.json --references mydata -o scores.json --per-image images.csv",
         "score test.out.de --references test.de --translation",
     ],

@@ -109,7 +109,7 @@ def read_references(path: str | Path, *, split: str | None = None) -> dict[str, 
 
 def read_image_ids(path: str | Path) -> list[str]:
     """The ids of the "images" of a COCO file, with or without annotations, in its order."""
-    document = _parse(Path(path))
+    document = read_json(Path(path))
     images = document.get("images") if isinstance(document, dict) else None
     if not isinstance(images, list) or not images:
         raise ValueError(f"{path}: there are no 'images' in it")
@@ -120,7 +120,7 @@ def read_image_ids(path: str | Path) -> list[str]:
 
 
 def _coco_references(path: Path) -> dict[str, list[str]]:
-    document = _parse(path)
+    document = read_json(path)
     listed: dict[str, None] = {}
     captions: dict[str, list[str]] = {}
     for number, item in enumerate(_array(document, "images"), start=1):
@@ -194,7 +194,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     elif kind == "csv":
         yield from csv_rows(path, Problems(), image=ID_NAMES)
     elif kind == "list":
-        for number, item in enumerate(_parse(path), start=1):
+        for number, item in enumerate(read_json(path), start=1):
             where = f"{path}: entry {number}"
             yield where, _object(item, where)
     else:
@@ -228,7 +228,7 @@ def _kind(path: Path) -> str:
     return "lines" if {"images", "annotations"}.isdisjoint(first) else "document"
 
 
-def _parse(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The content of a JSON file; twice as fast as reading it item by item."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
