@@ -137,7 +137,7 @@ def test_killed_and_resumed(tmp_path, whole, who, capfd):
     assert epochs == [1, 2, 3, 4]
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=300.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it takes too long"
