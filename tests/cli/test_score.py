@@ -513,7 +513,7 @@ def test_the_page_score_captions_word_by_word(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for language, source in blocks:
         if language == "python":
             exec(compile(source, "docs/metrics.md", "exec"), {})
