@@ -10,7 +10,7 @@ from ngsan.__main__ import main
 from ngsan.atomic_io import read_sealed, seal
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.train.run import train
-from tests.translation_worlds import backwards_folder, small_run
+from tests.translation_helpers import backwards_folder, small_run
 
 pytest.importorskip("tokenizers")
 

@@ -27,7 +27,7 @@ from ngsan.reproduce.runs import wanted_runs
 from ngsan.reproduce.tables import TABLES
 from ngsan.text.subwords import FILE, Subwords
 from tests.reproduce.tiny_ledgers import TABLE, enter_run, report
-from tests.translation_worlds import backwards_folder
+from tests.translation_helpers import backwards_folder
 
 SCORES = [float(score) for score in range(8)]
 REFUSED = "there was evaluated on another split 'test' than the data's"

@@ -27,7 +27,7 @@ from ngsan.reproduce.runs import wanted_runs
 from ngsan.reproduce.tables import TABLES, Row, Table
 from ngsan.reproduce.tasks import Answering, answer_priors
 from ngsan.text.answers import answer_accuracy
-from tests.translation_worlds import backwards_folder
+from tests.translation_helpers import backwards_folder
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1"]
 PLACE = ["--runtime.device=cpu", "--runtime.threads=1"]

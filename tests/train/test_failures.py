@@ -29,7 +29,7 @@ from ngsan.train.run import train
 from ngsan.train.state import SettingsError, differences, read_state, require_same, settings
 from ngsan.train.tasks.captioning import CaptioningTask
 from tests.kills import end_of, fork
-from tests.train.worlds import same_tensors, scene_folder, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, scene_folder, tiny_model, tiny_run
 
 OFTEN = RuntimeConfig(device="cpu", threads=1, log_steps=1, save_seconds=0.0)
 

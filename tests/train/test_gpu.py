@@ -9,7 +9,7 @@ import torch
 from ngsan.config import PhaseConfig, RuntimeConfig, SelfCriticalConfig
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests.train.worlds import dataset, scene_folder, tiny_model, tiny_run
+from tests.train.helpers import dataset, scene_folder, tiny_model, tiny_run
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

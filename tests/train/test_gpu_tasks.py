@@ -9,7 +9,7 @@ from ngsan.config import RuntimeConfig
 from ngsan.data.synthetic.folders import write_question_scenes
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests import translation_worlds
+from tests import translation_helpers
 from tests.train import test_answering
 
 pytestmark = [
@@ -21,8 +21,8 @@ pytestmark = [
 
 def translation_run(folder):
     pytest.importorskip("tokenizers")
-    data = translation_worlds.backwards_folder(folder / "texts", train=300, val=20)
-    run = translation_worlds.small_run(data, epochs=2)
+    data = translation_helpers.backwards_folder(folder / "texts", train=300, val=20)
+    run = translation_helpers.small_run(data, epochs=2)
     return run, lambda output: load_model(output, "translation")[0]
 
 

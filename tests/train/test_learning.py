@@ -20,7 +20,7 @@ from ngsan.config import (
 )
 from ngsan.models.checkpoint import load_model, read_metrics
 from ngsan.train.run import train
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 LEARNING = TrainConfig(
     model=tiny_model(dim=32, hidden_dim=64),

@@ -4,7 +4,7 @@ import torch
 from ngsan.data.resident import ResidentDataset
 from ngsan.data.sampler import BatchSampler
 from ngsan.train.loader import BatchLoader, hold
-from tests.train.worlds import dataset, scene_folder
+from tests.train.helpers import dataset, scene_folder
 
 CPU = torch.device("cpu")
 TENSORS = ("features", "boxes", "mask", "words", "targets", "target_mask", "caption_mask")

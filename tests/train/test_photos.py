@@ -14,7 +14,7 @@ from ngsan.data.synthetic.scenes import sample_captions, sample_scenes
 from ngsan.models.captioner import PhotoEncoder
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 SIZE = 32
 MODEL = tiny_model(backbone="efficientnet-lite0", image_size=SIZE, feature_dim=320)

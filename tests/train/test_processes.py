@@ -17,7 +17,7 @@ from ngsan.config import to_yaml
 from ngsan.models.checkpoint import WEIGHTS
 from ngsan.train.run import train
 from tests.kills import end_of, fork
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 MODELS = ("", "cross-entropy", "self-critical")
 

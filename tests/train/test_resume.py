@@ -17,7 +17,7 @@ from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.state import read_state
 from ngsan.train.tasks import captioning as validation
 from tests.kills import killed_at
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 MODELS = ("", "cross-entropy", "self-critical")
 TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_left")

@@ -21,7 +21,7 @@ from ngsan.train.step import (
     optimizer_tensors,
 )
 from ngsan.train.tasks.captioning import CrossEntropyLoss
-from tests.train.worlds import dataset, scene_folder, tiny_model
+from tests.train.helpers import dataset, scene_folder, tiny_model
 
 
 @pytest.fixture(scope="module")

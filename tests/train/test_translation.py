@@ -26,8 +26,8 @@ from ngsan.models.translator import TranslatorModel
 from ngsan.predict.translator import load_translator as open_translator
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.tasks.translation import TranslationLoss, TranslationPhase
-from tests.train.worlds import same_tensors
-from tests.translation_worlds import backwards_folder, small_run, translated
+from tests.train.helpers import same_tensors
+from tests.translation_helpers import backwards_folder, small_run, translated
 
 pytest.importorskip("tokenizers")
 
