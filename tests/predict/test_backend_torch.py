@@ -59,7 +59,7 @@ def assert_same(one, other, atol=1e-5):
 
 
 def teacher_forced(captioners, images, image, words, max_length):
-    """The log-probabilities of words and end token in a teacher-forced pass, averaged over models."""
+    """The log-probabilities of words and end token by teacher forcing, averaged over models."""
     features, boxes, mask = (part[image : image + 1] for part in images)
     given = torch.tensor([[0, *words]])[:, :max_length]
     with torch.no_grad():
