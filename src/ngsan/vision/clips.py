@@ -158,7 +158,7 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
 
 
 def evenly(count: int, max_frames: int) -> list[int]:
-    """At max_frames `max_frames` of the numbers 0 to `count` - 1, evenly spaced from the first to the last."""
+    """At most `max_frames` of the numbers 0 to `count` - 1, evenly spaced, with both ends."""
     if max_frames == 1:
         return [count // 2]
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, max_frames))})
