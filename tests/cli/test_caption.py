@@ -324,9 +324,9 @@ def test_model_folder(run, photos, monkeypatch, folder):  # noqa: F811
 
 
 def test_page_is_written(run, photos, monkeypatch, tmp_path):
-    load_calls = []
+    page_calls = []
     monkeypatch.setattr(
-        "ngsan.app.explain.write_page", lambda *words, **_: load_calls.append(words)
+        "ngsan.app.explain.write_page", lambda *words, **_: page_calls.append(words)
     )
     monkeypatch.setattr("ngsan.app.maps.Explainer.open", lambda model, threads: model)
     root, wanted = photos
@@ -335,11 +335,11 @@ def test_page_is_written(run, photos, monkeypatch, tmp_path):
     good += good[:1]  # passed twice, and twice on the page
     done = run(*good, root / "notes.txt", "--page", page, "--model", "m", "--num-return", 2)
     assert done.status == 1
-    ((model, *words, captions),) = load_calls
+    ((model, *words, captions),) = page_calls
     assert (str(model), words) == ("m", [good, page])
     assert [len(each) for each in captions] == [2] * len(good)
     assert run(root / "notes.txt", "--page", page).status == 1
-    assert len(load_calls) == 1  # a page without photographs is not written
+    assert len(page_calls) == 1  # a page without photographs is not written
 
 
 def test_page_with_an_invalid_model_raises_early(run, photos, tmp_path):
