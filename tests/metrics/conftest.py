@@ -52,5 +52,5 @@ def published():
 
 @pytest.fixture(scope="session")
 def published_scores():
-    """What pycocoevalcap 1.2 gives these captions, name -> score of 100."""
+    """The scores of pycocoevalcap 1.2 for these captions, name -> score in percent."""
     return json.loads((PUBLISHED / "published_scores.json").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from ngsan.metrics.captions import TokenizedCaptions
 
 
 def as_coco(captions):
-    """Captions that are cut into words in the form that pycocoevalcap's scorers take."""
+    """Tokenized captions in the form that pycocoevalcap's scorers expect."""
     hypotheses = {
         name: [" ".join(words)]
         for name, words in zip(captions.ids, captions.hypotheses, strict=True)

@@ -1,4 +1,4 @@
-"""Intervals and tests: naive loops, enumeration, and what they promise on known distributions."""
+"""Intervals and tests, against naive loops, enumeration and known distributions."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def test_intervals_equal_a_naive_loop(monkeypatch):
         samples = np.array([score(row[drawn].sum(axis=0)) for drawn in draws])
         expected = np.quantile(samples, [0.05, 0.95], axis=0).T
         np.testing.assert_allclose(ends, expected, rtol=1e-12)
-    # However little is held at a time.
+    # Also with small chunks.
     monkeypatch.setattr(bootstrap, "_CHUNK", 300)
     again = bootstrap.intervals(rows, scores, resamples=300, level=0.9, seed=7)
     for ends, expected in zip(again, found, strict=True):
@@ -60,7 +60,7 @@ def test_comparison_equals_a_naive_loop():
     np.testing.assert_allclose(found.intervals, expected, rtol=1e-10)
 
 
-def test_p_is_that_of_all_swaps_of_few_images():
+def test_p_equals_enumeration_for_few_images():
     random = np.random.default_rng(4)
     a, b = random.normal(0.7, 1, 8), random.normal(0, 1, 8)
     means = [np.mean(sign * (a - b)) for sign in itertools.product((1, -1), repeat=8)]
@@ -94,7 +94,7 @@ def test_p_is_uniform_when_systems_are_alike():
     assert np.mean(np.array(p) <= 0.05) < 0.09
 
 
-def test_a_system_does_not_differ_from_itself():
+def test_comparison_with_itself_has_no_difference():
     rows = bleu_rows(20, 1)
     (found,) = bootstrap.compare([rows], [rows], [Bleu().score], resamples=50)
     assert (found.p == 1).all()

@@ -1,4 +1,4 @@
-"""Captions cut into words as the COCO tools do it for a whole file."""
+"""Captions tokenized as by the COCO tools for a whole file."""
 
 import shutil
 

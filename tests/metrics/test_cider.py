@@ -126,11 +126,11 @@ def test_plain_has_neither_clipping_nor_penalty():
     assert values(CiderPlain(), captions)[1:].tolist() == [2.5, 0]
 
 
-def test_what_pycocoevalcap_cannot_score_is_zero():
+def test_degenerate_captions_score_zero():
     empty = oracle.make([(("a",), ((), ())), ((), ((),))])
     for metric in (Cider(), CiderPlain(), CiderD(end=True), CiderD()):
         assert values(metric, empty).tolist() == [0, 0]
-    # One image: every n-gram is in all of them and weighs nothing.
+    # One image: every n-gram occurs in all images and has weight zero.
     single = oracle.make([(("a", "dog"), (("a", "dog"),))])
     assert values(Cider(), single).tolist() == [0]
 
@@ -149,7 +149,7 @@ def test_frequencies_with_another_end_are_rejected():
         CiderD(frequencies)
 
 
-def test_signature_says_what_was_done():
+def test_signature_shows_the_settings():
     parts = {"df": "references", "end": "no", "clip": "yes", "sigma": "6", "n": "4"}
     assert Cider().signature == CiderD().signature == parts
     assert CiderD(end=True).signature == {**parts, "end": "yes"}

@@ -52,6 +52,6 @@ def test_distinct_pairs_by_brute_force(captions):
     assert figures.distinct_2 == (len(set(pairs)) / len(pairs) if pairs else 0)
 
 
-def test_bad_endings():
+def test_bad_endings_by_hand():
     assert len(BAD_ENDINGS) == 14
     assert {"a", "with", "that"} < BAD_ENDINGS

@@ -37,7 +37,7 @@ def test_by_hand():
     assert found.per_image["3"].referred == {"bird"}
 
 
-def test_without_objects_nothing_is_divided_by_zero():
+def test_captions_without_objects_score_zero():
     found = ngsan.metrics.chair({"1": ""}, {"1": ["The sky."]}, {})
     assert (found.chair_i, found.chair_s, found.recall) == (0, 0, 0)
 
@@ -46,7 +46,7 @@ def test_without_objects_nothing_is_divided_by_zero():
     ("boxes", "message"),
     [({"1": ["wolf"]}, "image '1' has an object 'wolf'"), ({"1": "cat"}, "pass a list")],
 )
-def test_wrong_objects(boxes, message):
+def test_invalid_objects_raise(boxes, message):
     with pytest.raises(ValueError, match=message):
         ngsan.metrics.chair({"1": "a cat"}, {"1": ["A cat."]}, boxes)
 
@@ -63,7 +63,7 @@ def test_intervals_contain_the_scores_and_statistics_add_up():
     np.testing.assert_array_equal(sum(halves), metric.statistics(captions).sum(0))
 
 
-def test_command(tmp_path, capsys):
+def test_chair_command(tmp_path, capsys):
     results = [{"image_id": int(i), "caption": text} for i, text in CAPTIONS.items()]
     (tmp_path / "captions.json").write_text(json.dumps(results))
     lines = [{"image_id": i, "captions": texts} for i, texts in REFERENCES.items()]
@@ -123,7 +123,7 @@ def test_published_captions_against_brute_force(published):
     data = np.load(PUBLISHED / "boxes.npz")
     number = {str(image): place for place, image in enumerate(data["image_id"])}
     ids = random.Random(0).sample([name for name in captions if name in number], 200)
-    # Words with rules of their own, and what only hides other phrases, would need them here, too.
+    # Words with special rules, and phrases that only hide others, are not tested here.
     special = re.compile(r"orange|baby|adult|male|mother|father|toy|stuffed|plush|teddy|couple")
 
     def plain(text):

@@ -160,7 +160,7 @@ def test_odd_captions_equal_the_program(meteor, oracle, image):
 
 @pytest.mark.slow
 def test_many_equal_words_equal_the_program(meteor, oracle):
-    # Far more choices than the search keeps.
+    # Far more candidates than the beam keeps.
     rng = np.random.default_rng(0)
     words = ["a", "dog", "dogs", "the", "running", "runs", "big", "large", "near", "next", "to"]
     images = [

@@ -40,7 +40,7 @@ def test_java_hash(text, value):
 def test_plain_words_skip_no_rule():
     normalizer = Normalizer({"dr": False, "no": True})
     for line in ("a dog", "  two   dogs ", "", "3 dogs at 5"):
-        slow = normalizer.words(f"{line} \u00a0")  # a character that the quick way does not know
+        slow = normalizer.words(f"{line} \u00a0")  # a character outside the fast path
         assert normalizer.words(line) == slow == line.split()
 
 
@@ -62,7 +62,7 @@ def exact(caption, reference):
 
 
 def every_choice(candidates):
-    """All sets of matches that use every word once at most."""
+    """All sets of matches that use every word at most once."""
     pairs = [(place, match) for place, matches in enumerate(candidates) for match in matches]
     sizes = range(min(len(pairs), len(candidates)) + 1)
     for chosen in chain.from_iterable(combinations(pairs, size) for size in sizes):

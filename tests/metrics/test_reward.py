@@ -25,7 +25,7 @@ END = "<end>"
 
 
 def sentence(words, *, end):
-    """A caption as the COCO tools take it."""
+    """A caption as the COCO tools expect it."""
     return " ".join([*(f"w{word}" for word in words), *([END] if end else [])])
 
 
@@ -81,7 +81,7 @@ def plain_cider(words, references, split, *, sigma=6.0):
 
 
 def as_tensor(hypotheses, max_length, *, junk=0):
-    """Pads captions; behind the boundary stands junk, which must not matter."""
+    """Pads captions with arbitrary words after the boundary, which must not matter."""
     rows = []
     for words, ended in hypotheses:
         row = [*words, *([BOUNDARY] if ended else [])]
@@ -170,8 +170,8 @@ def test_document_frequencies_of_another_split():
     for others in split:
         scorer += ("", [sentence(other, end=True) for other in others])
     scorer.compute_doc_freq()
-    # The tools keep the frequencies of what they have seen; the images come after that. Their
-    # number is the length of the list, so the split stays in it.
+    # The tools count frequencies of all images so far, and N is the length of their list. So the
+    # split comes first and stays in the list.
     for (words, ended), others in zip(hypotheses, references, strict=True):
         scorer += (
             sentence(words, end=ended),
@@ -207,7 +207,7 @@ def test_equals_the_score_for_reports():
 @pytest.mark.parametrize("reward", [CiderDReward, Bleu4Reward])
 @pytest.mark.parametrize("most", [1, 3000, 20_000])
 def test_scores_do_not_depend_on_batching(monkeypatch, reward, most):
-    """Captions together are worth what they are worth alone, in parts of any size."""
+    """Rewards do not depend on the other captions or on the block size."""
     hypotheses, references = random_images(6, 30, vocab_size=8)
     score = reward(References.build(references, vocab_size=8, end=True))
     captions = as_tensor(hypotheses, 12)
@@ -257,8 +257,8 @@ def test_ids_of_any_integer_type_and_layout():
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_captions_at_the_edges(end):
-    """Empty, one word, one word again and again, longer than all references."""
+def test_captions_of_extreme_length(end):
+    """Empty, one word, one repeated word, longer than all references."""
     hypotheses = [([], True), ([1], False), ([1] * 9, True), ([2, 1] * 20, True), ([3], True)]
     references = [
         [[1, 2]],
@@ -316,7 +316,7 @@ def test_nothing_is_read_back_from_the_device():
     assert found.device.type == "meta"
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # a prototype feature
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_on_a_gpu_without_synchronisation_and_in_a_graph():
     hypotheses, references = random_images(8, 50, vocab_size=20)

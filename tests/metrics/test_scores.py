@@ -1,4 +1,4 @@
-"""Scores as people read them, their signatures, and the published captions as a whole."""
+"""Scores in percent, their signatures, and the published captions as a set."""
 
 import importlib.util
 import json
@@ -118,7 +118,7 @@ def test_signature_depends_on_all_settings():
     assert len(lines) == len(metrics) + 2
 
 
-def test_signature_parts_cannot_be_mistaken():
+def test_invalid_signature_parts_raise():
     class Odd(RougeL):
         signature = MappingProxyType({"jar": "a|b"})
 
@@ -132,7 +132,7 @@ def test_signature_parts_cannot_be_mistaken():
         score(GOOD, Taken())
 
 
-def test_intervals_hold_the_score():
+def test_intervals_contain_the_score():
     scores = score(GOOD, Bleu(), Cider())
     found = intervals(scores, resamples=200, seed=1)
     assert list(found) == list(scores.values)
@@ -150,7 +150,7 @@ def test_comparison_of_two_systems():
     for name, result in found.items():
         assert result.difference == pytest.approx(good.values[name] - poor.values[name])
         assert result.interval[0] <= result.difference <= result.interval[1]
-    # Four images: 2 of the 16 swaps are as far apart, none and all.
+    # Four images: only 2 of the 16 swaps, none and all, differ as much.
     assert found["CIDEr"].p == pytest.approx(2 / 16, abs=0.05)
 
 

@@ -1,6 +1,6 @@
-"""SPICE through its own program, with a stand-in for the part that needs Stanford's models.
+"""SPICE through its own program, with a fake for the part that needs Stanford's models.
 
-The stand-in takes every word of a caption for an object. Everything else (reading the input,
+The fake treats every word of a caption as an object. Everything else (reading the input,
 matching, F1, writing the output) is done by the published jar, so F1 of two sets of words is what
 must come out.
 """
@@ -103,7 +103,7 @@ def stand_in(tmp_path_factory):
 
 @pytest.fixture
 def empty_jars(tmp_path, monkeypatch):
-    """Enough for `Spice` to be made, not to be run."""
+    """Empty files, so that `Spice` can be created but not run."""
     library = tmp_path / "jars"
     library.mkdir()
     for name in STANFORD_JARS:
@@ -147,7 +147,7 @@ def test_f1_of_every_image_in_its_place(spice, tmp_path, monkeypatch):
         ("zorb blarg", ["", "zorb mump frob", ""]),
         ("zorb", ["", ""]),
         ("größe 東京 zorb", ["größe 東京", "snör"]),
-        ("zorb shout", ["shout"]),  # prints more than a pipe holds
+        ("zorb shout", ["shout"]),  # prints more than a pipe buffers
     ]
     rows = spice.statistics(captions(*pairs))
     np.testing.assert_allclose(rows[:, 0], [f1(*pair) for pair in pairs], atol=1e-12)
@@ -228,13 +228,13 @@ def test_java_without_javascript_gets_a_launcher(empty_jars, monkeypatch, versio
 
 
 @needs_java
-def test_no_process_for_nothing(empty_jars):
+def test_empty_captions_start_no_process(empty_jars):
     rows = Spice().statistics(captions(("", ["zorb"]), ("zorb", [""])))
     np.testing.assert_array_equal(rows, [[0, 1], [0, 1]])
 
 
 @needs_java
-def test_missing_models_say_what_to_get_and_where_to_put_it(tmp_path, monkeypatch):
+def test_missing_models_error_has_instructions(tmp_path, monkeypatch):
     if all(package("spice", "lib", name).exists() for name in STANFORD_JARS):
         pytest.skip("the models are there")
     for name in ("NGSAN_SPICE_LIB", "NGSAN_CACHE", "XDG_CACHE_HOME"):

@@ -1,4 +1,4 @@
-"""The scores of many questions: means of the single ones, by type."""
+"""Scores of many questions are means by type."""
 
 import pytest
 
@@ -40,6 +40,6 @@ def test_means_by_type():
         ({}, {}, "no questions"),
     ],
 )
-def test_mismatches_are_named(given, questions, message):
+def test_mismatched_ids_raise(given, questions, message):
     with pytest.raises(ValueError, match=message):
         score_answers(given, questions)

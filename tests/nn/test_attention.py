@@ -27,7 +27,7 @@ def parts(images=2, heads=3, queries=4, keys=6, width=5, dtype=torch.float64):
 def test_backends_agree_in_value_and_gradient(biased, masked, causal):
     query, key, value = parts(queries=6)
     bias = torch.randn(2, 3, 6, 6, dtype=torch.float64) if biased else None
-    # The second image has no key at all, and with causal order some rows of the first see none.
+    # The second image has no keys, and with causal order some rows of the first see none.
     mask = torch.tensor([[False, True, True, False, True, False], [False] * 6]) if masked else None
     results = []
     for backend in ("explicit", "fused"):
@@ -41,7 +41,7 @@ def test_backends_agree_in_value_and_gradient(biased, masked, causal):
 
 
 @pytest.mark.parametrize("backend", ["explicit", "fused"])
-def test_row_with_nothing_to_attend_to_is_zero(backend):
+def test_row_without_keys_is_zero(backend):
     query, key, value = parts()
     mask = torch.tensor([[True] * 6, [False] * 6])
     out = Attend(backend=backend)(query, key, value, mask=mask)
@@ -49,7 +49,7 @@ def test_row_with_nothing_to_attend_to_is_zero(backend):
     assert out[1].eq(0).all()
 
 
-def test_maps_explain_the_values():
+def test_maps_times_values_equal_the_output():
     query, key, value = parts()
     bias = torch.randn(2, 3, 4, 6, dtype=torch.float64)
     mask = torch.tensor([[True] * 5 + [False], [False] * 6])
@@ -108,14 +108,14 @@ def test_attention_equals_torch_multihead_attention():
     torch.testing.assert_close(ours(x, memory, mask=mask), expected)
 
 
-def test_the_paper_s_layer(make_boxes):
+def test_layer_of_the_paper_has_the_right_shape(make_boxes):
     attention = MultiHeadAttention(query_norm=InstanceNorm(), score_bias=GeometryBias("query"))
     boxes = make_boxes(1, 3).float()
     out = attention(torch.randn(1, 3, 512), geometry=relative_geometry(boxes))
     assert out.shape == (1, 3, 512)
 
 
-def test_causal_attention_does_not_see_ahead():
+def test_later_inputs_do_not_change_causal_attention():
     attention = MultiHeadAttention(12, 3, causal=True)
     x = torch.randn(1, 5, 12)
     changed = x.clone()
@@ -126,12 +126,12 @@ def test_causal_attention_does_not_see_ahead():
 
 @pytest.mark.parametrize("norm", [InstanceNorm(), BatchNorm(512)])
 @pytest.mark.parametrize("place", ["query_norm", "key_norm"])
-def test_instance_norm_in_a_decoder_is_an_error(norm, place):
+def test_instance_norm_with_causal_order_raises(norm, place):
     with pytest.raises(ValueError, match="statistics include future words"):
         MultiHeadAttention(causal=True, **{place: norm})
 
 
-def test_wrong_use_is_an_error():
+def test_invalid_use_raises():
     attention = MultiHeadAttention(12, 3)
     with pytest.raises(ValueError, match=r"mask of shape \(2, 5\)"):
         attention(torch.randn(2, 4, 12), mask=torch.ones(2, 5, dtype=torch.bool))
@@ -147,7 +147,7 @@ def test_wrong_use_is_an_error():
         Attend()(*parts(), mask=torch.ones(2, 6))
 
 
-def test_dropout_only_acts_in_training():
+def test_dropout_acts_only_in_training():
     query, key, value = parts()
     attend = Attend(dropout=0.5)
     attend.eval()
@@ -158,7 +158,7 @@ def test_dropout_only_acts_in_training():
 
 @pytest.mark.parametrize("backend", ["explicit", "fused"])
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf")])
-def test_padding_may_have_any_values(make_boxes, backend, garbage):
+def test_padding_values_have_no_effect(make_boxes, backend, garbage):
     norm = InstanceNorm(12, affine=True)
     bias = GeometryBias("query+key+relation", dim=12, heads=3)
     attention = MultiHeadAttention(12, 3, query_norm=norm, score_bias=bias, backend=backend)
@@ -182,7 +182,7 @@ def test_no_images_and_no_regions(shape):
     assert attention.query_norm.running_mean.eq(0).all()
 
 
-def test_mismatched_parts_are_errors():
+def test_mismatched_parts_raise():
     with pytest.raises(ValueError, match="width 512 and 8 heads"):
         MultiHeadAttention(64, 4, score_bias=GeometryBias())
     with pytest.raises(ValueError, match="0 heads"):
@@ -191,7 +191,7 @@ def test_mismatched_parts_are_errors():
         GeometryBias()(torch.zeros(1, 3, 3, 4), torch.zeros(1, 4, 512))
 
 
-def test_geometry_keeps_its_precision_in_a_half_precision_model(make_boxes):
+def test_geometry_stays_single_precision_in_half_precision_models(make_boxes):
     bias = GeometryBias("relation", dim=12, heads=3)
     boxes, x = make_boxes(2, 6).float(), torch.randn(2, 6, 12)
     exact = bias(relative_geometry(boxes), x)

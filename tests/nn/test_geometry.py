@@ -26,7 +26,7 @@ def test_relative_geometry_is_eq_8(make_boxes, signed):
         np.testing.assert_allclose(ours[image], expected, rtol=0, atol=1e-12)
 
 
-def test_relative_geometry_of_a_pair_worked_by_hand():
+def test_relative_geometry_of_a_pair_by_hand():
     boxes = torch.tensor([[[10.0, 20.0, 4.0, 8.0], [14.0, 4.0, 2.0, 16.0]]], dtype=torch.float64)
     first, second = relative_geometry(boxes)[0, 0, 1], relative_geometry(boxes)[0, 1, 0]
     # |10 - 14| / 4 = 1, |20 - 4| / 8 = 2, 4 / 2 = 2, 8 / 16 = 1/2; seen from the second: /2, /16.
@@ -35,7 +35,7 @@ def test_relative_geometry_of_a_pair_worked_by_hand():
 
 
 def test_plus_one(make_boxes):
-    """By corners and loops, as the program of the object relation transformer goes about it."""
+    """By corners and loops, as in the program of the object relation transformer."""
     boxes = make_boxes(2, 4)
     ours = relative_geometry(boxes, plus_one=True)
     for image, i, j in itertools.product(range(2), range(4), range(4)):
@@ -51,7 +51,7 @@ def test_plus_one(make_boxes):
 
 
 def test_plus_one_makes_all_boxes_similar(make_boxes):
-    """No box within an image is more than twice as wide as another any more."""
+    """With plus_one, no relative box is more than twice as wide as another."""
     small = make_boxes(5, 9) * torch.tensor([1.0, 1.0, 0.05, 0.05])
     assert relative_geometry(small, plus_one=True)[..., 2:].abs().max() < math.log(2)
     assert relative_geometry(small)[..., 2:].abs().max() > math.log(2)
@@ -80,7 +80,9 @@ def test_log_of_zero_is_floored(make_boxes):
     st.booleans(),
     st.integers(0, 2**31),
 )
-def test_shift_and_rescaling_change_nothing(regions, shift, x_scale, y_scale, signed, seed):
+def test_relative_geometry_is_invariant_to_shift_and_scale(
+    regions, shift, x_scale, y_scale, signed, seed
+):
     generator = torch.Generator().manual_seed(seed)
     boxes = 0.1 + torch.rand(1, regions, 4, dtype=torch.float64, generator=generator)
     moved = boxes * torch.tensor([x_scale, y_scale, x_scale, y_scale])
@@ -107,7 +109,7 @@ def test_only_signed_geometry_sees_a_mirrored_image(make_boxes, axis):
 @pytest.mark.parametrize(
     ("entry", "value"), [(2, 0.0), (3, -0.1), (0, math.nan), (2, math.inf), (1, -math.inf)]
 )
-def test_bad_boxes_are_named(make_boxes, entry, value):
+def test_invalid_boxes_raise(make_boxes, entry, value):
     boxes = make_boxes(2, 4)
     boxes[1, 2, entry] = value
     for check in (relative_geometry, check_boxes):
@@ -120,12 +122,12 @@ def test_bad_boxes_are_named(make_boxes, entry, value):
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 5), (1, 2, 3, 4)])
-def test_boxes_of_a_wrong_shape_are_an_error(shape):
+def test_boxes_of_wrong_shape_raise(shape):
     with pytest.raises(ValueError, match="boxes must have shape"):
         relative_geometry(torch.ones(shape))
 
 
-def test_integer_boxes_and_wrong_masks_are_errors():
+def test_integer_boxes_and_invalid_masks_raise():
     with pytest.raises(ValueError, match="floating point"):
         relative_geometry(torch.ones(1, 2, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
@@ -183,7 +185,7 @@ def test_initial_bias_does_not_depend_on_content(make_boxes):
     bias.init_constant()
     first, second = (bias(geometry, x) for x in contents)
     assert torch.equal(first, second)
-    assert first.std() > 0  # by what is left, the places
+    assert first.std() > 0  # positions still matter
 
 
 def test_initial_constants_have_norm_one():
@@ -203,7 +205,7 @@ def test_initial_constants_have_norm_one():
     ("kind", "message"),
     [("qeury", "unknown geometric bias 'qeury'"), ("query+query", "twice"), ("", "unknown")],
 )
-def test_unknown_bias_is_an_error(kind, message):
+def test_unknown_bias_raises(kind, message):
     with pytest.raises(ValueError, match=message):
         GeometryBias(kind)
 

@@ -27,7 +27,7 @@ def test_sinusoidal_equals_vaswani():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_word_cross_entropy_spelled_out(smoothing):
+def test_word_cross_entropy_equals_explicit_sum(smoothing):
     logits = torch.randn(2, 3, 4, 5, dtype=torch.float64)
     targets = torch.randint(0, 5, (2, 3, 4))
     mask = torch.rand(2, 3, 4) > 0.3
@@ -47,7 +47,7 @@ def test_word_cross_entropy_without_targets_and_with_wrong_shapes():
         word_cross_entropy(logits, targets[:, :1], torch.ones(1, 1, dtype=torch.bool))
 
 
-def test_decoder_layer_needs_causal_attention():
+def test_decoder_layer_without_causal_attention_raises():
     with pytest.raises(ValueError, match="must be causal"):
         DecoderLayer(MultiHeadAttention(8, 2), MultiHeadAttention(8, 2), FeedForward(8, 16), 8)
 
@@ -59,7 +59,7 @@ def test_decoder_layer_rejects_instance_norm_of_words_in_cross_attention():
         DecoderLayer(causal, cross, FeedForward(8, 16), 8)
 
 
-def test_unknown_norm_place_is_an_error():
+def test_unknown_norm_place_raises():
     with pytest.raises(ValueError, match="'middle'"):
         Residual(8, dropout=0.0, place="middle")
 
@@ -102,13 +102,13 @@ def test_cached_steps_equal_the_whole_decoder_layer():
         MultiHeadAttention(16, 4, causal=True), MultiHeadAttention(16, 4), FeedForward(16, 32), 16
     ).eval()
     words, memory = torch.randn(3, 2, 5, 16), torch.randn(3, 6, 16)
-    # The last image has no region at all.
+    # The last image has no regions.
     mask = torch.arange(6) < torch.tensor([[6], [4], [0]])
     torch.testing.assert_close(
         cached_steps(layer, words, memory, mask), layer(words, memory, mask=mask)
     )
     # From the third word on, both captions continue the first caption of image 0, and those of
-    # image 1 change places.
+    # image 1 are swapped.
     parents = torch.tensor([[0, 0], [1, 0], [0, 1]])
     found = cached_steps(layer, words, memory, mask, parents, reorder_at=2)
     past = words[:, :, :2].gather(1, parents[:, :, None, None].expand(-1, -1, 2, 16))

@@ -20,7 +20,7 @@ def ragged(images=3, regions=6, channels=5):
 
 
 def randomized(norm):
-    """Gives the affine part values that show."""
+    """Gives the affine part random values."""
     for parameter in norm.parameters():
         torch.nn.init.uniform_(parameter, 0.5, 2)
     return norm.double()
@@ -74,7 +74,7 @@ def test_batch_of_padding_does_not_change_batch_norm():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_padding_changes_nothing(name):
+def test_padding_does_not_change_output(name):
     norm = randomized(build_norm(name, 5))
     x, mask = ragged()
     wider = torch.cat((x, torch.full((3, 4, 5), math.inf, dtype=torch.float64)), dim=1)
@@ -102,7 +102,7 @@ def test_one_region_becomes_zero():
     assert InstanceNorm()(torch.randn(2, 1, 3)).eq(0).all()
 
 
-def test_no_region_at_all_gives_zeros_and_a_finite_gradient():
+def test_image_without_regions_gives_zeros_and_finite_gradients():
     x = torch.randn(2, 3, 4, requires_grad=True)
     out = InstanceNorm()(x, torch.zeros(2, 3, dtype=torch.bool))
     out.sum().backward()
@@ -110,7 +110,7 @@ def test_no_region_at_all_gives_zeros_and_a_finite_gradient():
     assert x.grad.isfinite().all()
 
 
-def test_wrong_use_is_an_error():
+def test_invalid_use_raises():
     with pytest.raises(ValueError, match=r"\(2, 4\).*\(2, 3\)"):
         InstanceNorm()(torch.randn(2, 3, 4), torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="boolean"):

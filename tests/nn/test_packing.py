@@ -1,4 +1,4 @@
-"""Packed words against the padded batch that they stand for."""
+"""Packed words against the padded batch."""
 
 import copy
 
@@ -20,7 +20,7 @@ def packing(spare):
     return Packing.of(MASK, None if spare is None else int(MASK.sum()) + spare)
 
 
-def test_places_by_hand():
+def test_packing_by_hand():
     mask = torch.tensor([[[True, True, False], [True, False, False]]])
     found = Packing.of(mask)
     assert found.places.tolist() == [0, 1, 3]
@@ -32,7 +32,7 @@ def test_places_by_hand():
     assert found.real.tolist() == [True, True, True, False, False]
 
 
-def test_nothing_real():
+def test_packing_without_real_words():
     none = torch.zeros(2, 3, dtype=torch.bool)
     for capacity, rows in ((4, 4), (None, 1)):
         found = Packing.of(none, capacity)
@@ -55,7 +55,7 @@ def test_unpacking_inverts_packing(spare):
 
 @pytest.mark.parametrize("spare", SPARE)
 def test_gradients_equal_those_of_indexing(spare):
-    """If what stands in padding and in spare rows is left out, as all users do."""
+    """Except for padding and spare rows, which all users ignore."""
     found = packing(spare)
     x = torch.randn(30, 2, dtype=torch.double, requires_grad=True)
     weight = torch.randn(len(found.places), 2, dtype=torch.double)
@@ -109,7 +109,7 @@ def test_packing_does_not_change_training(changes, spare):
         torch.testing.assert_close(mine.grad, its.grad)
 
 
-def test_maps_are_those_of_the_padded_batch():
+def test_maps_equal_those_of_the_padded_batch():
     attention = MultiHeadAttention(8, 2, causal=True)
     x, found = torch.randn(6, 5, 8), packing(3)
     mine, its = [], []
@@ -120,7 +120,7 @@ def test_maps_are_those_of_the_padded_batch():
     torch.testing.assert_close(rows, its[0].weights.transpose(1, 2)[real])
 
 
-def test_packed_attention_that_would_see_padding_is_rejected():
+def test_packed_attention_that_sees_padding_raises():
     found = packing(0)
     x = torch.randn(len(found.places), 8)
     with pytest.raises(ValueError, match="see padding"):

@@ -32,7 +32,7 @@ def drawn(images, regions, heads, width, features, device="cpu"):
 
 
 def by_equation(geometry, weight, bias, query):
-    """Eq. 9 and 12 in double precision, a sum written out."""
+    """Eq. 9 and 12 in double precision, as an explicit sum."""
     geometry, weight, bias, query = (part.double() for part in (geometry, weight, bias, query))
     embedded = ((geometry.unsqueeze(-2) * weight).sum(-1) + bias).clamp(min=0)
     return (query.transpose(1, 2).unsqueeze(3) * embedded.unsqueeze(1)).sum(-1)
@@ -50,7 +50,7 @@ def check_against_equation(function, device, *, dtype, tolerance):
         slope = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).to(device)
         wanted_slopes = torch.autograd.grad(wanted, learned, slope.double())
         found = function(geometry, *learned)
-        # A slope that is not contiguous, as attention gives.
+        # A gradient that is not contiguous, as in attention.
         strided = slope.to(found.dtype).transpose(2, 3).contiguous().transpose(2, 3)
         found_slopes = torch.autograd.grad(found, learned, strided)
         for mine, right in zip((found, *found_slopes), (wanted, *wanted_slopes), strict=True):
@@ -58,7 +58,7 @@ def check_against_equation(function, device, *, dtype, tolerance):
             assert worst <= tolerance * max(right.abs().max().item(), 1), size
 
 
-def test_the_products_are_the_equation():
+def test_products_equal_the_equation():
     check_against_equation(query_bias, "cpu", dtype=torch.float32, tolerance=1e-5)
 
 
@@ -67,8 +67,8 @@ def test_the_products_are_the_equation():
     importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
     reason="needs Triton; with a GPU the compiled kernel is tested instead",
 )
-def test_the_interpreted_kernel_is_the_equation():
-    # Triton decides when it is imported whether to interpret.
+def test_interpreted_kernel_equals_the_equation():
+    # Triton decides at import time whether to interpret.
     script = "from tests.nn import test_query_bias as here; here.interpret()"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
@@ -106,7 +106,7 @@ class TestOnAGpu:
         [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)],
     )
     @pytest.mark.parametrize("compiled", [False, True])
-    def test_the_kernel_is_the_equation(self, dtype, tolerance, compiled):
+    def test_kernel_equals_the_equation(self, dtype, tolerance, compiled):
         from ngsan.nn import query_bias_kernel
 
         function = query_bias_kernel.query_bias
@@ -115,7 +115,7 @@ class TestOnAGpu:
         check_against_equation(function, "cuda", dtype=dtype, tolerance=tolerance)
 
     @pytest.mark.parametrize("signed", [False, True])
-    def test_the_module_uses_the_kernel_and_equals_the_cpu(self, signed):
+    def test_module_uses_the_kernel_and_equals_the_cpu(self, signed):
         bias = GeometryBias("query", dim=32, heads=4, width=16, signed=signed)
         random = torch.Generator().manual_seed(0)
         boxes = torch.rand(2, 9, 4, generator=random) + 0.1

@@ -1,4 +1,4 @@
-"""Which objects a caption names: by hand, and against a search for all phrases at once."""
+"""Objects in captions: by hand, and against one regular expression for all phrases."""
 
 import re
 from collections import Counter

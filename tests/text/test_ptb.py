@@ -1,4 +1,4 @@
-"""The PTB words of a caption, against what the Java tokenizer of the COCO tools answers."""
+"""The PTB words of a caption, against the Java tokenizer of the COCO tools."""
 
 import json
 import random

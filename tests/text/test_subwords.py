@@ -32,7 +32,7 @@ def plain_text(text):
 
 
 def merged(word, ranks):
-    """A word's pieces by the definition: again and again, the pair that was joined earliest."""
+    """A word's pieces by definition: repeatedly merge the pair with the earliest merge rule."""
     parts = list(word)
     while len(parts) > 1:
         pairs = list(itertools.pairwise(parts))

@@ -27,7 +27,7 @@ def test_crops_of_a_ramp():
     steps = (views[..., 33] - views[..., 32])[:, 0, 10].abs() * 63  # how fast the ramp rises
     assert steps.min() >= 0.5 - 1e-3
     assert steps.max() <= 1 + 1e-3
-    assert abs(steps.mean() - 0.75) < 0.05  # shares are drawn evenly
+    assert abs(steps.mean() - 0.75) < 0.05  # fractions are uniformly distributed
     assert views.min() >= 0
     assert views.max() <= 1
 

@@ -28,7 +28,7 @@ def packages():
     return network
 
 
-def lively(backbone, seed=0):
+def with_random_statistics(backbone, seed=0):
     """Gives a backbone with random weights statistics under which its output is not all zero."""
     torch.manual_seed(seed)
     for part in backbone.modules():
@@ -69,7 +69,7 @@ def test_equal_to_the_published_network(packages, size, top):
 @pytest.mark.parametrize("name", SCALES)
 def test_every_member_loads_weights_by_their_published_names(packages, name):
     theirs = packages.EfficientNet.from_name(name, image_size=64)
-    lively(theirs)
+    with_random_statistics(theirs)
     ours = EfficientNetLite(name, head=True)
     load_published(ours, theirs.state_dict())
     pixels = torch.randn(1, 3, 64, 64)
@@ -95,7 +95,9 @@ def test_sizes_of_the_family():
 
 
 def test_uint8_and_float_images_are_equal():
-    backbone = lively(build_backbone("efficientnet-lite0", size=64, pretrained=False))
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=64, pretrained=False)
+    )
     pixels = images(3, 64)
     with torch.inference_mode():
         found = backbone(pixels)
@@ -108,9 +110,11 @@ def test_uint8_and_float_images_are_equal():
             backbone(wrong)
 
 
-def test_cells_see_what_lies_at_their_boxes():
-    """Where no kernel looks around, pixels change the cell alone whose box they lie in."""
-    backbone = lively(build_backbone("efficientnet-lite0", size=256, pretrained=False))
+def test_cells_match_their_boxes():
+    """With 1 x 1 kernels, pixels change only the cell whose box contains them."""
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=256, pretrained=False)
+    )
     for part in backbone.modules():
         if isinstance(part, nn.Conv2d) and part.kernel_size > (1, 1):
             middle = part.weight[:, :, part.kernel_size[0] // 2, part.kernel_size[1] // 2].clone()
@@ -135,12 +139,12 @@ def test_cells_see_what_lies_at_their_boxes():
             assert moved.nonzero().tolist() == [[cell]]
 
 
-def test_even_sides_are_halved_as_tensorflow_does():
-    """A strided layer by hand: zeros are put on behind first, and the outputs counted."""
+def test_strides_pad_as_tensorflow():
+    """A strided layer by hand: padding goes to the end first, and the outputs are counted."""
     from ngsan.vision.backbone import ConvNorm
 
     for kernel in (3, 5):
-        layer = lively(ConvNorm((1, 1), kernel, stride=2, activation=False))
+        layer = with_random_statistics(ConvNorm((1, 1), kernel, stride=2, activation=False))
         layer.norm = nn.Identity()
         x = torch.randn(1, 1, 8, 8)
         total = kernel - 2  # (4 - 1) * 2 + kernel - 8
@@ -155,7 +159,9 @@ def test_even_sides_are_halved_as_tensorflow_does():
 
 
 def test_norms_can_be_folded():
-    backbone = lively(build_backbone("efficientnet-lite0", size=64, pretrained=False))
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=64, pretrained=False)
+    )
     folded = copy.deepcopy(backbone)
     fold_norms(folded)
     assert not [part for part in folded.modules() if isinstance(part, nn.BatchNorm2d)]
@@ -164,7 +170,7 @@ def test_norms_can_be_folded():
         torch.testing.assert_close(folded(pixels), backbone(pixels), rtol=1e-3, atol=1e-4)
 
 
-def test_it_learns():
+def test_backbone_can_be_trained():
     backbone = build_backbone("efficientnet-lite0", size=64, pretrained=False).train()
     backbone(images(4, 64)).square().mean().backward()
     assert all(
@@ -176,7 +182,9 @@ def test_it_learns():
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
 def test_onnx_export_equals_the_backbone(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
-    backbone = lively(build_backbone("efficientnet-lite0", size=64, pretrained=False))
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=64, pretrained=False)
+    )
     path = tmp_path / "backbone.onnx"
     free = {0: torch.export.Dim("images")}
     program = torch.onnx.export(
@@ -200,15 +208,17 @@ def test_onnx_export_equals_the_backbone(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_compiles():
-    backbone = lively(build_backbone("efficientnet-lite0", size=32, pretrained=False))
+def test_backbone_compiles():
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=32, pretrained=False)
+    )
     compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
     pixels = images(2, 32)
     with torch.no_grad():
         torch.testing.assert_close(compiled(pixels), backbone(pixels), rtol=1e-4, atol=1e-4)
 
 
-def test_invalid_backbones(monkeypatch):
+def test_invalid_backbones_raise(monkeypatch):
     for size in (0, -32, 100):
         with pytest.raises(ValueError, match=f"size: {size} is not a positive multiple of 32"):
             build_backbone(size=size, pretrained=False)

@@ -1,4 +1,4 @@
-"""Frames of clips of every kind, each compared with the frames that it was made from."""
+"""Frames of clips of every kind, compared with the original frames."""
 
 import itertools
 import struct
@@ -15,7 +15,7 @@ SIZE = 64
 
 
 def bars(count, height=48, width=64):
-    """Frames that say their number: a white bar moves from left to right over grey."""
+    """Numbered frames: a white bar moves from left to right over grey."""
     frames = np.full((count, height, width, 3), 60, np.uint8)
     for place in range(count):
         left = round(place / max(1, count - 1) * (width - 8))
@@ -23,8 +23,8 @@ def bars(count, height=48, width=64):
     return frames
 
 
-def where(frames):
-    """How far the bar is in each frame, from 0 to 1."""
+def bar_position(frames):
+    """The position of the bar in each frame, from 0 to 1."""
     light = frames[..., 0].astype(float).mean(1)
     return light.argmax(1) / (frames.shape[2] - 1)
 
@@ -137,7 +137,7 @@ def test_invalid_clips(clip, message):
         open_clip(clip, size=SIZE)
 
 
-def test_how_many_frames():
+def test_number_of_frames():
     for frames in (0, -1, clips.MAX_SAMPLED + 1):
         with pytest.raises(ValueError, match=f"frames: {frames} is not from 1"):
             open_clip(bars(3), frames=frames)
@@ -184,8 +184,8 @@ def test_videos(tmp_path, name, count):
     assert is_clip(path)
     found = open_clip(path, frames=6, size=SIZE)
     assert found.shape == (min(6, count), SIZE, SIZE, 3)
-    wanted = where(squares(frames[evenly(count, 6)]))
-    assert np.abs(where(found) - wanted).max() < 0.08
+    wanted = bar_position(squares(frames[evenly(count, 6)]))
+    assert np.abs(bar_position(found) - wanted).max() < 0.08
 
 
 def test_long_videos_are_sampled_by_seeking(tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def test_long_videos_are_sampled_by_seeking(tmp_path, monkeypatch):
         clips, "_decoded", lambda *some: (decoded.append(1) or one for one in plain(*some))
     )
     sought = open_clip(path, frames=6, size=SIZE)
-    assert np.abs(where(whole) - where(sought)).max() < 0.05
+    assert np.abs(bar_position(whole) - bar_position(sought)).max() < 0.05
     assert len(decoded) < 100
 
 
@@ -247,7 +247,7 @@ def test_too_long_videos_are_rejected(tmp_path, monkeypatch):
 
 
 def test_rotated_video_becomes_upright(tmp_path):
-    """A telephone held upright writes lying frames and says how to turn them."""
+    """Phones store upright videos as rotated frames with a rotation tag."""
     path = save_video(tmp_path / "a.mp4", bars(10, height=32))
     content = bytearray(path.read_bytes())
     place = content.index(b"tkhd") + 4 + 40
@@ -262,7 +262,7 @@ def test_rotated_video_becomes_upright(tmp_path):
     assert (np.diff(light) > 0).all()
 
 
-def test_without_the_package(tmp_path, monkeypatch):
+def test_missing_package_raises(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 

@@ -1,4 +1,4 @@
-"""Pictures of every kind that Pillow writes, and files that nobody should have to meet."""
+"""Pictures of every kind that Pillow writes, and hostile files."""
 
 import io
 import os
@@ -57,7 +57,7 @@ def saved(image, kind, **options):
 
 
 def png(width, height, *, body=b"", depth=8, colour=2):
-    """A PNG of a size that it merely claims to have."""
+    """A PNG whose header claims a given size."""
 
     def chunk(name, content):
         return (
@@ -344,7 +344,7 @@ def test_truncated_files():
 
 
 def bombs():
-    """Small files that claim to be vast, by name."""
+    """Small files that claim huge sizes, by name."""
     yield "png", png(60000, 60000, body=zlib.compress(bytes(10**6)))
     yield "png of its largest size", png(2**31 - 1, 2**31 - 1)
     yield "thin png", png(2**31 - 1, 1)
@@ -452,7 +452,7 @@ def mutated(chance):
     if kind in ("GIF", "PNG") and chance.random() < 0.3 and mode not in ("I;16", "1"):
         options |= {"save_all": True, "append_images": [image.rotate(90)]}
     content = bytearray(saved(image, kind, **options))
-    # Most of what matters is near the beginning.
+    # Most important bytes are near the beginning.
     reach = chance.choice([32, 128, len(content)])
     for _ in range(chance.choice([1, 1, 3, 20])):
         place = chance.randrange(min(reach, len(content)) or 1)
@@ -503,7 +503,7 @@ print(int(status[status.index("VmHWM:") + 1]) // 1024)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is told by /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_decompression_bombs_need_little_memory(tmp_path):
     for number, content in enumerate(BOMBS.values()):
         (tmp_path / f"{number}.jpg").write_bytes(content)
@@ -567,7 +567,7 @@ def test_find_images(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "CMYK", "I;16", "I", "F", "1"])
 def test_reduction_in_strips_equals_reduction_of_the_whole(mode, monkeypatch):
-    """As if the whole had been converted first and then averaged."""
+    """Equals converting the whole image first and then averaging."""
     from ngsan.vision import images as pixels
 
     random = np.random.default_rng(3)

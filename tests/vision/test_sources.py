@@ -1,4 +1,4 @@
-"""Sources of regions: what they are asked and what they answer."""
+"""Region sources: inputs, outputs and errors."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -21,7 +21,7 @@ from ngsan.vision.sources import (
     weights_hash,
 )
 
-from .test_backbone import lively
+from .test_backbone import with_random_statistics
 
 
 def pictures(*sizes):
@@ -30,7 +30,9 @@ def pictures(*sizes):
 
 
 def test_grid_source_equals_the_backbone():
-    backbone = lively(build_backbone("efficientnet-lite0", size=64, pretrained=False))
+    backbone = with_random_statistics(
+        build_backbone("efficientnet-lite0", size=64, pretrained=False)
+    )
     source = GridSource(backbone)
     images = pictures((100, 80), (64, 64), (30, 200))
     found = source.regions(images)
@@ -42,7 +44,7 @@ def test_grid_source_equals_the_backbone():
         np.testing.assert_array_equal(regions.boxes, backbone.cell_boxes().numpy())
         assert regions.size == images[number].size
         checked_regions(regions)
-    # Prepared pictures give the same, and one alone what it gives among others.
+    # Prepared pictures give equal regions, alone and in a batch.
     ahead = source.regions([source.prepare(images[2])])[0]
     np.testing.assert_allclose(ahead.features, found[2].features, rtol=2e-3, atol=2e-3)
     assert source.feature_dim == backbone.channels
@@ -53,7 +55,9 @@ def test_grid_source_equals_the_backbone():
 def test_signature_depends_on_weights_and_size():
     def made(seed, size):
         return GridSource(
-            lively(build_backbone("efficientnet-lite0", size=size, pretrained=False), seed)
+            with_random_statistics(
+                build_backbone("efficientnet-lite0", size=size, pretrained=False), seed
+            )
         )
 
     signatures = {made(seed, size).signature for seed, size in ((0, 32), (0, 32), (1, 32), (0, 64))}
@@ -65,7 +69,7 @@ def test_signature_depends_on_weights_and_size():
     assert weights_hash(layer) != before
 
 
-def test_the_best_boxes_are_kept():
+def test_highest_scoring_boxes_are_kept():
     corners = np.array([[0, 0, 10, 20], [5, 5, 5, 9], [-10, 0, 30, 40], [90, 0, 99, 9.0]])
     scores = np.array([0.1, 0.9, 0.8, 0.7])
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -85,7 +89,7 @@ def test_the_best_boxes_are_kept():
 
 
 def graph(path, *, kind="uint8", shape=(1, 3, "height", "width"), names=("features", "boxes")):
-    """An ONNX detector that finds one box, as large as the picture is; its feature is the mean."""
+    """An ONNX detector with one box for the whole picture; its feature is the mean."""
     onnx = pytest.importorskip("onnx")
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     real, types = onnx.TensorProto.FLOAT, {"uint8": 2, "float": 1, "int64": 7}
@@ -148,7 +152,7 @@ def test_invalid_detectors(tmp_path):
 
 
 class FakeDetector(nn.Module):
-    """Has the parts of a Faster R-CNN: halves the picture and finds its left and its upper half."""
+    """Has the parts of a Faster R-CNN: halves the picture and detects its left and upper half."""
 
     def __init__(self):
         super().__init__()
@@ -211,7 +215,7 @@ def test_torchvision_s_detectors(monkeypatch):
         TorchvisionSource("one_stage")
 
 
-def test_missing_packages_are_named(monkeypatch, tmp_path):
+def test_missing_package_error_names_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ValueError, match="pip install torchvision"):
         TorchvisionSource("a_detector")
