@@ -140,12 +140,12 @@ def throughput(options: argparse.Namespace) -> dict[str, float]:
                 ours.backend.search(*part, decoding=decoding)
 
         for name, decoding in (("beam 3", BEAM), ("5 samples", SAMPLES)):
-            taken = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
-            found[f"{name}, batch {batch}, images/s"] = options.images / taken
+            elapsed = seconds(lambda d=decoding: whole(d), options.device, options.repeat)
+            found[f"{name}, batch {batch}, images/s"] = options.images / elapsed
     few = (features[: options.plain], boxes[: options.plain], mask[: options.plain])
     for name, search, width in (("beam 3", plain_beam, 3), ("5 samples", plain_samples, 5)):
-        taken = seconds(lambda s=search, w=width: s(plain, *few, w, 20), options.device, 1)
-        found[f"plain {name}, batch {options.plain}, images/s"] = options.plain / taken
+        elapsed = seconds(lambda s=search, w=width: s(plain, *few, w, 20), options.device, 1)
+        found[f"plain {name}, batch {options.plain}, images/s"] = options.plain / elapsed
     return found
 
 
@@ -177,8 +177,8 @@ def exported(options: argparse.Namespace) -> dict[str, float]:
             export_model(f"{folder}/model", f"{folder}/{precision}", precision=precision)
             captioner = load(f"{folder}/{precision}", threads=1)
             work = functools.partial(captioner.caption_regions, *one, **vars(BEAM))
-            taken = seconds(work, options.device, options.repeat * 3)
-            found[f"one image, beam 3, exported in {precision}, ms"] = 1000 * taken
+            elapsed = seconds(work, options.device, options.repeat * 3)
+            found[f"one image, beam 3, exported in {precision}, ms"] = 1000 * elapsed
     return found
 
 
@@ -211,8 +211,8 @@ def alone() -> dict[str, float]:
         for name, decoding in (("beam 3", BEAM), ("3 samples", SAMPLES)):
             decoding = replace(decoding, num_return=min(3, decoding.num_return))
             search = build_search(Recorded(device), decoding, vocabulary())
-            taken = seconds(search.run, "cpu", 100)
-            found[f"search alone, {name}, {backend}, ms"] = 1000 * taken
+            elapsed = seconds(search.run, "cpu", 100)
+            found[f"search alone, {name}, {backend}, ms"] = 1000 * elapsed
     return found
 
 

@@ -1,13 +1,13 @@
-"""What a trained captioner needs of the self-attention in its encoder.
+"""Ablates the encoder's self-attention of a trained captioner.
 
     python benchmarks/encoder_parts.py runs/ng_san --data coco --split test --images 500
 
-takes one part out of every layer at a time, captions the images again without any new training,
-and tells CIDEr. It also tells how much the two parts of the scores, content and geometry, differ
-between the regions that a region may look at, and how well a linear map of a region's features
-finds its place in the picture. The model may be one of regions, or one of photographs whose cells
-are the features of the data (`ngsan extract --source photo:MODEL`). Every image must have as many
-regions. Images are taken in the order of the captions' file.
+It removes one part from every layer at a time, captions the images again without training, and
+prints CIDEr. It also prints the standard deviation over the keys of both parts of the attention
+scores, content and geometry, and how well a linear map of a region's features predicts where it is.
+The model is a region model, or a photo model whose cells are the features of the data
+(`ngsan extract --source photo:MODEL`). All images must have the same number of regions. They are
+used in the order of the captions file.
 """
 
 import argparse
@@ -31,25 +31,25 @@ from ngsan.predict.captioner import Captioner
 from ngsan.predict.evaluate import caption_dataset, score_results
 
 
-class Instead(nn.Module):
-    """Stands for the self-attention of a layer, with all that it has learned."""
+class Replacement(nn.Module):
+    """Replaces the self-attention of a layer and keeps its weights."""
 
     def __init__(self, whole: MultiHeadAttention) -> None:
-        """Takes what it stands for."""
+        """Keeps the replaced attention."""
         super().__init__()
         self.whole = whole
 
 
-class Itself(Instead):
-    """Each region looks at itself alone."""
+class SelfOnly(Replacement):
+    """Each region attends only to itself."""
 
     def forward(self, x: Tensor, **_) -> Tensor:
         """(B, N, D) to (B, N, D)."""
         return self.whole.output(self.whole.value(x))
 
 
-class Alike(Instead):
-    """Each region looks at all of them, at each as much."""
+class Uniform(Replacement):
+    """Each region attends to all regions with equal weight."""
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **_) -> Tensor:
         """(B, N, D) to (B, N, D)."""
@@ -58,8 +58,8 @@ class Alike(Instead):
         return self.whole.output(mean).unsqueeze(1).expand_as(x)
 
 
-class Nothing(Instead):
-    """The residual alone is left."""
+class NoAttention(Replacement):
+    """Only the residual connection remains."""
 
     def forward(self, x: Tensor, **_) -> Tensor:
         """(B, N, D) to (B, N, D)."""
@@ -67,48 +67,48 @@ class Nothing(Instead):
 
 
 def layers_of(captioner: CaptionerModel) -> nn.ModuleList:
-    """The encoder's layers; an encoder of photographs gives way to its part behind the backbone."""
+    """The encoder's layers; a photo encoder is replaced by its part after the backbone."""
     if isinstance(captioner.encoder, PhotoEncoder):
         captioner.encoder = captioner.encoder.regions
     return captioner.encoder.layers
 
 
-def ways(layers: nn.ModuleList) -> dict[str, Callable[[], None]]:
-    """What can be done to the layers, by what is told of it."""
+def ablations(layers: nn.ModuleList) -> dict[str, Callable[[], None]]:
+    """The ablations by their printed names."""
 
     def drop(name: str) -> Callable[[], None]:
-        def take_out() -> None:
+        def remove_part() -> None:
             for layer in layers:
                 setattr(layer.attention, name, None)
 
-        return take_out
+        return remove_part
 
-    def replace(kind: type[Instead]) -> Callable[[], None]:
-        def put() -> None:
+    def replace(kind: type[Replacement]) -> Callable[[], None]:
+        def apply() -> None:
             for layer in layers:
                 layer.attention = kind(layer.attention)
 
-        return put
+        return apply
 
-    found: dict[str, Callable[[], None]] = {"as it is": lambda: None}
+    found: dict[str, Callable[[], None]] = {"unchanged": lambda: None}
     if layers[0].attention.score_bias is not None:
         found["without the geometric bias"] = drop("score_bias")
     if layers[0].attention.query_norm is not None:
         found["queries not normalised"] = drop("query_norm")
     return found | {
-        "every region looks at all alike": replace(Alike),
-        "every region looks at itself alone": replace(Itself),
-        "self-attention left out": replace(Nothing),
+        "uniform attention": replace(Uniform),
+        "attention to itself only": replace(SelfOnly),
+        "no self-attention": replace(NoAttention),
     }
 
 
 def spreads(
     captioner: CaptionerModel, features: Tensor, boxes: Tensor
 ) -> list[tuple[float, float]]:
-    """By layer: deviation over the keys of the content's scores, and of the bias."""
+    """By layer: standard deviation over the keys of the content scores and of the bias."""
     found = []
 
-    def look(attention: MultiHeadAttention, given: tuple[Tensor, ...], more: dict) -> None:
+    def record(attention: MultiHeadAttention, given: tuple[Tensor, ...], more: dict) -> None:
         (x,) = given
         query, (key, _) = attention._query(x, None), attention._key_value(x, None)
         scores = query @ key.transpose(-1, -2) / key.shape[-1] ** 0.5
@@ -117,7 +117,7 @@ def spreads(
         found.append(tuple(float(part.std(-1).mean()) for part in parts))
 
     hooks = [
-        layer.attention.register_forward_pre_hook(look, with_kwargs=True)
+        layer.attention.register_forward_pre_hook(record, with_kwargs=True)
         for layer in captioner.encoder.layers
     ]
     with torch.no_grad():
@@ -128,27 +128,27 @@ def spreads(
 
 
 def places(store: FeatureStore, images: list[str]) -> list[float]:
-    """R² of the place of a region, across and down, on the half that the map has not seen."""
+    """R² of a region's x and y, predicted linearly, on the half not used for the fit."""
     halves = []
     for half in (images[::2], images[1::2]):
         some = [store[image] for image in half]
         features = np.concatenate([one.features.astype(np.float64) for one in some])
         middles = np.concatenate([one.boxes[:, :2] for one in some])
         halves.append((np.concatenate([features, np.ones((len(features), 1))], 1), middles))
-    (learned, where), (others, wanted) = halves
-    steady = 1e-3 * len(learned) * np.eye(learned.shape[1])
-    found = others @ np.linalg.solve(learned.T @ learned + steady, learned.T @ where)
+    (fitted, where), (others, wanted) = halves
+    ridge = 1e-3 * len(fitted) * np.eye(fitted.shape[1])
+    found = others @ np.linalg.solve(fitted.T @ fitted + ridge, fitted.T @ where)
     rest = ((found - wanted) ** 2).sum(0) / ((wanted - wanted.mean(0)) ** 2).sum(0)
     return [float(1 - value) for value in rest]
 
 
 def main() -> None:
-    """Measures."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", help="the captioner's folder")
     parser.add_argument("--data", required=True, help="the dataset folder, with features")
-    parser.add_argument("--split", default="test", help="of the data")
-    parser.add_argument("--images", type=int, default=500, help="at most so many of the split")
+    parser.add_argument("--split", default="test", help="split of the data")
+    parser.add_argument("--images", type=int, default=500, help="maximum number of images")
     parser.add_argument("--beam", type=int, default=3, help="beam search; 1 is greedy")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
@@ -160,13 +160,13 @@ def main() -> None:
     device = best_device("auto")
     figures: dict[str, object] = {"images": len(images), "beam": options.beam}
     figures["places"] = places(store, images)
-    print("R² of a region's place, across and down: {:.2f}, {:.2f}".format(*figures["places"]))
-    for name in ways(layers_of(load_model(options.model, "captioning")[0])):
+    print("R² of a region's x and y: {:.2f}, {:.2f}".format(*figures["places"]))
+    for name in ablations(layers_of(load_model(options.model, "captioning")[0])):
         captioner, _, companions = load_model(options.model, "captioning")
         vocabulary = companions["vocabulary"]
         layers = layers_of(captioner)
         captioner.to(device).eval()
-        if name == "as it is":
+        if name == "unchanged":
             some = [store[image] for image in images[:32]]
             figures["spreads"] = spreads(
                 captioner,
@@ -177,7 +177,7 @@ def main() -> None:
             )
             for number, (content, bias) in enumerate(figures["spreads"], start=1):
                 print(f"layer {number}: content {content:.2f}, bias {bias:.2f}", flush=True)
-        ways(layers)[name]()
+        ablations(layers)[name]()
         found = caption_dataset(
             Captioner.from_model(captioner, vocabulary),
             store,

@@ -110,8 +110,8 @@ def main() -> None:
         work = functools.partial(captioner.caption_regions, *images)
         times[f"one image, beam 3, threads: {threads}, ms"] = milliseconds(options.repeat, work)
     found = {
-        what: {"best": min(taken), "median": statistics.median(taken)}
-        for what, taken in times.items()
+        what: {"best": min(values), "median": statistics.median(values)}
+        for what, values in times.items()
     }
     for what, figures in found.items():
         print(f"{what:50} best {figures['best']:8.1f}  median {figures['median']:8.1f}")

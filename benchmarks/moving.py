@@ -7,8 +7,8 @@
 `data` renders the built-in moving scenes, extracts features of every frame with the backbone of
 the shipped photo model, in one thread, and writes a dataset folder. 5 of 8 frames of every scene
 are used (4 in some training scenes), and every scene is included with its reverse. `score` captions
-unseen scenes and compares each caption with the boxes: whether it names the two things, and whether
-it is true. As controls, the frames are shuffled, or one frame is repeated.
+unseen scenes and compares each caption with the boxes: whether it names the two objects, and
+whether it is true. As controls, the frames are shuffled, or one frame is repeated.
 """
 
 import argparse
@@ -36,7 +36,7 @@ BATCH = 50
 Array = NDArray[Any]
 
 
-class Eyes:
+class FeatureExtractor:
     """Extracts features of scenes; the previous scene and its reverse are cached."""
 
     def __init__(self, grid: int) -> None:
@@ -87,26 +87,26 @@ def score(options: argparse.Namespace) -> None:
 
     scenes = sample(options)[options.split]
     print("model\tframes\tnames\ttrue\tdirection")
-    eyes: dict[int, list[Regions]] = {}
+    extracted: dict[int, list[Regions]] = {}
     for model in options.models:
         grid = load_model(model, "captioning")[1].frame_grid
-        if grid not in eyes:
-            describe = Eyes(grid)
-            eyes[grid] = [describe(scene) for scene in scenes]
+        if grid not in extracted:
+            describe = FeatureExtractor(grid)
+            extracted[grid] = [describe(scene) for scene in scenes]
         captioner = ngsan.load(model)
-        boxes = np.stack([np.asarray(eyes[grid][0].boxes)] * BATCH)
+        boxes = np.stack([np.asarray(extracted[grid][0].boxes)] * BATCH)
         for name, order in ORDERS.items():
             rng = np.random.default_rng(0)
             written = []
             for start in range(0, len(scenes), BATCH):
                 some = [
                     order(np.float32(one.features).reshape(FRAMES, grid * grid, -1), rng)
-                    for one in eyes[grid][start : start + BATCH]
+                    for one in extracted[grid][start : start + BATCH]
                 ]
                 clips = np.stack(some).reshape(len(some), boxes.shape[1], -1)
                 written += captioner.caption_regions(clips, boxes[: len(some)])
-            print(f"{Path(model).name}\t{name}\t{told(written, scenes)}", flush=True)
-            if name == "as they are":
+            print(f"{Path(model).name}\t{name}\t{scores(written, scenes)}", flush=True)
+            if name == "forward":
                 print(by_action(written, scenes))
 
 
@@ -123,16 +123,16 @@ def one_frame(features: Array, rng: np.random.Generator) -> Array:
 
 
 ORDERS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
-    "as they are": lambda features, rng: features,
-    "in reverse": lambda features, rng: features[::-1],
+    "forward": lambda features, rng: features,
+    "reversed": lambda features, rng: features[::-1],
     "shuffled": shuffled,
     "one, repeated": one_frame,
 }
 
 
-def told(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
-    """Shares of 100: of captions that name both things, that are true, and, where the scene and
-    its reverse differ, of true ones.
+def scores(captions: Sequence[str], scenes: Sequence[MovingScene]) -> str:
+    """Percentages of captions that name both objects, that are true, and that are true in scenes
+    which differ from their reverse.
     """  # noqa: D205
     claims = [read_doing(caption) for caption in captions]
     pairs = list(zip(claims, scenes, strict=True))
@@ -172,7 +172,7 @@ def main() -> None:
         one.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.command == "data":
-        make_data(options, Eyes(options.grid))
+        make_data(options, FeatureExtractor(options.grid))
     else:
         score(options)
 

@@ -1,9 +1,10 @@
-"""What it saves to leave padding out of the decoder: forward and backward, on one CPU core.
+"""Measures how much packing (skipping padding in the decoder) saves, on one CPU core.
 
     python benchmarks/packing.py
 
-times the losses of NG-SAN's two phases on random captions of COCO's lengths, with every place of
-the batch and with real words only, in turns, and tells the medians.
+It times forward and backward of the losses of NG-SAN's two phases, on random captions of COCO's
+lengths, with all positions of the batch and with real words only, alternately, and prints the
+medians.
 """
 
 import argparse
@@ -21,14 +22,14 @@ from ngsan.nn.losses import word_cross_entropy_sum
 from ngsan.train.self_critical import SelfCriticalLoss
 from ngsan.train.tasks.captioning import CrossEntropyLoss
 
-CAPTIONS, LONGEST = 5, 20
+CAPTIONS, MAX_LENGTH = 5, 20
 
 
 def main() -> None:
-    """Measures."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--images", type=int, default=8, help="of a batch")
-    parser.add_argument("--regions", type=int, default=64, help="of an image")
+    parser.add_argument("--images", type=int, default=8, help="images of a batch")
+    parser.add_argument("--regions", type=int, default=64, help="regions of an image")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
@@ -37,9 +38,12 @@ def main() -> None:
     config = CaptionerConfig(feature_dim=352, layers=options.layers, norm_place="pre")
     captioner = build_captioner(config).train()
     random = np.random.default_rng(0)
-    # COCO's captions have 10.5 words in the mean; few have less than 8 or more than 16.
+    # COCO's captions have 10.5 words on average; few have less than 8 or more than 16.
     lengths = 8 + random.gamma(2.1, 1.65, (options.images, CAPTIONS)).astype(np.int64)
-    mask = torch.arange(LONGEST + 1) < torch.from_numpy(lengths).clamp(max=LONGEST + 1)[..., None]
+    mask = (
+        torch.arange(MAX_LENGTH + 1)
+        < torch.from_numpy(lengths).clamp(max=MAX_LENGTH + 1)[..., None]
+    )
     words, targets = torch.randint(1, config.vocab_size, (2, *mask.shape))
     regions = torch.randn(options.images, options.regions, config.feature_dim)
     boxes = torch.rand(options.images, options.regions, 4) / 2 + 0.1
@@ -60,7 +64,7 @@ def main() -> None:
             lambda: critical[0](*given, advantages)[0],
         ),
     }
-    print(f"{float(mask.float().mean()):.0%} of the places are words")
+    print(f"{float(mask.float().mean()):.0%} of the positions are words")
     for name, (whole, real) in phases.items():
         spent: tuple[list[float], list[float]] = [], []
         for _ in range(options.times + 1):

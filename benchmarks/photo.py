@@ -1,12 +1,11 @@
-"""How fast a model of pixels captions photographs without torch, and what it needs for that.
+"""Measures how fast a photo model captions without torch, and the memory that it needs.
 
     python benchmarks/photo.py --model DIR --images FOLDER [--threads 2] [--original MODEL]
 
-Files are read, decoded and squashed as part of the time; beam 3. Every figure is taken in processes
-of its own, which never import torch: cold starts from the start of Python to the first caption; one
+Times include reading, decoding and resizing of files; beam 3. Every figure is measured in its own
+processes, which never import torch: cold starts from the start of Python to the first caption; one
 photograph after the other, with the parts of the time; and the folder in batches. With
-`--original`, what the packed model says is compared with what the model that it was made from says
-in PyTorch.
+`--original`, captions of the packed model are compared with those of the original in PyTorch.
 """
 
 import argparse
@@ -99,14 +98,14 @@ def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
     )
     captioners = [Captioner.from_model(one, light.vocabulary) for one in (before, after)]
     names, errors, sizes = ("before", "after", "ONNX"), 0.0, 0.0
-    said: dict[str, list[str]] = {name: [] for name in names}
+    captions_by_name: dict[str, list[str]] = {name: [] for name in names}
     for first in range(0, len(paths), options.batch):
         pixels = read(paths[first : first + options.batch], light.image_size)
         regions = light.backend.describe(pixels)
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
         written = [one.caption_pixels(pixels) for one in (*captioners, light)]
         for name, captions in zip(names, written, strict=True):
-            said[name] += captions
+            captions_by_name[name] += captions
         with torch.inference_mode():
             features = before.encoder.backbone(images)
         errors += (torch.from_numpy(regions[0]) - features).square().sum().item()
@@ -118,10 +117,13 @@ def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
     }
     return {
         "photographs": len(paths),
-        "difference of features, of 100": 100 * (errors / sizes) ** 0.5,
+        "difference of features, %": 100 * (errors / sizes) ** 0.5,
         **{
             f"equal captions, {what}": sum(
-                one == other for one, other in zip(said[names[a]], said[names[b]], strict=True)
+                one == other
+                for one, other in zip(
+                    captions_by_name[names[a]], captions_by_name[names[b]], strict=True
+                )
             )
             for what, (a, b) in pairs.items()
         },
@@ -164,7 +166,7 @@ def main() -> None:
         work(options)
         return
     runs = [in_new_process("cold") for _ in range(options.cold)]
-    seconds = [taken for taken, _ in runs]
+    seconds = [elapsed for elapsed, _ in runs]
     found = {
         "folder": {"bytes": sum(path.stat().st_size for path in options.model.iterdir())},
         "cold start to the first caption": {

@@ -3,7 +3,7 @@
     python benchmarks/plain_training.py
 
 NG-SAN and its two training steps as public captioners write them: attention spelled out, an
-image's features repeated for each of its captions before the encoder, every prefix decoded anew
+image's features repeated for each of its captions before the encoder, every prefix decoded again
 with its gradient kept, and the reward counted in Python on strings. Nothing of ngsan is used, save
 by the check, which compares weights, logits, losses, gradients and rewards with ngsan's on the CPU.
 

@@ -4,8 +4,8 @@
     ngsan reproduce models-cross-entropy --data coco-boxes -o boxes --seeds 2
 
 Detectors give overlapping boxes of many sizes; a grid gives cells of one size. This script draws
-random boxes over the cells of each image, always the same for an image, with the mean of their
-cells as features. The tables can then be made with regions that differ in size and place but hold
+random boxes over the cells of each image, the same ones at each run, with the mean of their cells
+as features. The tables can then be made with regions that differ in size and place but hold
 no more information than the cells.
 """
 
@@ -41,7 +41,7 @@ def regions_of(cells: Regions, name: str, count: int, seed: int) -> Regions:
     """The random regions of an image."""
     side = round(len(cells.features) ** 0.5)
     if side * side != len(cells.features):
-        raise SystemExit(f"image {name} has {len(cells.features)} regions, which are no grid")
+        raise SystemExit(f"image {name} has {len(cells.features)} regions, not a square grid")
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     random = np.random.default_rng(int.from_bytes(digest[:8], "little"))
     boxes = draw_boxes(random, count, side)
@@ -56,9 +56,9 @@ def regions_of(cells: Regions, name: str, count: int, seed: int) -> Regions:
 def main() -> None:
     """Writes the dataset folder."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cells", type=Path, required=True, help="a dataset with cells of a grid")
+    parser.add_argument("--cells", type=Path, required=True, help="a dataset with grid features")
     parser.add_argument("--to", type=Path, required=True, help="the new dataset's folder")
-    parser.add_argument("--regions", type=int, default=36, help="boxes of an image")
+    parser.add_argument("--regions", type=int, default=36, help="boxes per image")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     store = FeatureStore(options.cells)
@@ -71,7 +71,7 @@ def main() -> None:
     for part in ("captions.jsonl", "vocabulary.json"):
         if (options.cells / part).exists():
             shutil.copy(options.cells / part, options.to)
-    print(f"{len(store):,} images are in {options.to}")
+    print(f"{len(store):,} images written to {options.to}")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Peer:
         size = len(captions)
 
         class OfSplit(list):  # type: ignore[type-arg]
-            """References of a batch; as many as the split has, since log N is taken of that."""
+            """References of a batch, with the image count of the split for log N."""
 
             def __len__(self) -> int:
                 return size
@@ -201,7 +201,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         figures["mean_score"] = float(found.mean())
         calls["pycocoevalcap"] = lambda: peer.score(batch[0], texts)
     times: dict[str, list[float]] = {name: [] for name in calls}
-    # In turns, so that whatever else the machine does slows all of them.
+    # Alternate, so that other load on the machine slows all of them.
     for _ in range(options.rounds):
         for name, call in calls.items():
             repeats = 1 if name == "pycocoevalcap" else options.repeats

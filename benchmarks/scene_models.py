@@ -27,10 +27,10 @@ CONFIG = Path(__file__).parents[1] / "src" / "ngsan" / "recipes" / "studio-scene
 
 NORM, UNSIGNED = {"model.norm": "none"}, {"model.signed_geometry": "false"}
 EARLY = {"cross_entropy.epochs": "2"}
-"""Of models that can only learn which things there are."""
+"""For models that can only learn which objects there are."""
 
 MIDDLE = {"cross_entropy.epochs": "5"}
-"""Of models that cannot tell the side, which is learned late."""
+"""For models that cannot learn the side, which is learned late."""
 
 MODELS = {
     "san": {**EARLY, **UNSIGNED, **NORM, "model.geometry": "none"},
@@ -48,17 +48,17 @@ WORDS = ("names", "true", *FAMILIES)
 word is chosen among all."""
 
 UNSEEN_SEED = 5_000_011
-"""Neither that of training nor that of the run's own validation."""
+"""Differs from the seeds of training and of the run's validation."""
 
 UNSEEN = 1000
-"""Scenes to be scored on."""
+"""Number of test scenes."""
 
 
 def make(name: str, runs: Path, to: Path) -> None:
-    """Trains, if need be, and packs a model.
+    """Trains a model, unless it exists, and packs it.
 
     The last weights are kept: CIDEr, by which a run chooses its best epoch, compares a caption with
-    five of the many that are true of a scene, and does not tell which epoch is the truest.
+    five of the many that are true of a scene, and does not show which epoch is best.
     """
     recipe, changes = read_yaml(TrainConfig, CONFIG), MODELS[name]
     assert recipe.data.scenes is not None
@@ -87,16 +87,18 @@ def make(name: str, runs: Path, to: Path) -> None:
 
 
 def score(captioner: CaptionerModel, things: tuple[int, int]) -> Iterator[float]:
-    """The scores that `WORDS` names, of 100, on unseen scenes of so many things."""
+    """The scores named in `WORDS`, in percent, on test scenes with the given number of objects."""
     vocabulary = scene_vocabulary()
     scenes = list(
         sample_scenes(UNSEEN, min_objects=things[0], max_objects=things[1], seed=UNSEEN_SEED)
     )
     batch = scenes_to_batch(scenes, vocabulary, seed=UNSEEN_SEED)
-    said = Captioner.from_model(captioner, vocabulary).caption_regions(
+    generated = Captioner.from_model(captioner, vocabulary).caption_regions(
         batch.features, batch.boxes, batch.mask
     )
-    claims = [(read_claim(caption), scene) for caption, scene in zip(said, scenes, strict=True)]
+    claims = [
+        (read_claim(caption), scene) for caption, scene in zip(generated, scenes, strict=True)
+    ]
     yield 100 * sum(c is not None and c.names_of(s) for c, s in claims) / len(claims)
     yield 100 * sum(c is not None and c.holds_in(s) for c, s in claims) / len(claims)
     for family in FAMILIES:

@@ -40,8 +40,8 @@ Values = dict[str, np.ndarray]
 def make_captions(images: int) -> Captions:
     """Captions whose words are as frequent as in natural text; those of an image share some."""
     random = np.random.default_rng(0)
-    chances = 1 / np.arange(2, VOCABULARY + 2)
-    chances /= chances.sum()
+    probabilities = 1 / np.arange(2, VOCABULARY + 2)
+    probabilities /= probabilities.sum()
     letters = "etaoinsrhldcumfpgwybvk"
     vocabulary = np.array(
         ["".join(letters[ord(c) % 22] for c in np.base_repr(n * 7 + 36, 36)) for n in range(9000)]
@@ -49,7 +49,7 @@ def make_captions(images: int) -> Captions:
 
     def caption(topic: np.ndarray) -> str:
         length = max(5, random.poisson(WORDS))
-        own = random.choice(VOCABULARY, length, p=chances)
+        own = random.choice(VOCABULARY, length, p=probabilities)
         words = vocabulary[np.where(random.random(length) < 0.5, np.resize(topic, length), own)]
         return " ".join(words).capitalize() + random.choice(
             [".", "", ",  it's 1 of 2."], p=(0.6, 0.3, 0.1)
@@ -57,7 +57,7 @@ def make_captions(images: int) -> Captions:
 
     hypotheses, references = {}, {}
     for number in range(images):
-        topic = random.choice(VOCABULARY, 12, p=chances)
+        topic = random.choice(VOCABULARY, 12, p=probabilities)
         hypotheses[str(number)] = caption(topic)
         references[str(number)] = [caption(topic) for _ in range(REFERENCES)]
     return hypotheses, references
@@ -135,7 +135,7 @@ def measure(
     """The median seconds of each program's steps, and the largest difference of any score."""
     marks: dict[str, list[Marks]] = {name: [] for name in run}
     values: dict[str, Values] = {}
-    # In turns, so that whatever else the machine does slows both.
+    # Alternate, so that other load on the machine slows both.
     for _ in range(rounds):
         for name, score in run.items():
             seconds, values[name] = score(*captions)

@@ -1,11 +1,11 @@
-"""How `ngsan serve` holds under load: times, errors by kind, and memory.
+"""Load test of `ngsan serve`: latency, errors by kind, and memory.
 
     python benchmarks/serve.py [--clients 50] [--seconds 60] [--requests 10000] [--images FOLDER]
 
-A server is started in a process of its own, with its defaults. One client asks for one photograph
-after the other; then many at once do so for a while; then requests go on until there were as many
-as asked for, while the server's memory is read from its own counts. Clients share the machine with
-the server, and keep their connections. A 429 is counted and tried again after a moment.
+It starts a server with default settings in its own process. First one client sends one photograph
+after the other; then many clients do so concurrently for a while; then they send `--requests`
+requests while the server's memory is read from its metrics. Clients run on the same machine and
+keep their connections alive. A 429 is counted and retried after a pause.
 """
 
 import argparse
@@ -24,38 +24,38 @@ from ngsan.app.settings import ServeSettings
 
 BATCH = ServeSettings.batch_size
 PAUSE = 0.2
-"""Seconds before a client that was told to try again does so."""
+"""Seconds before a retry."""
 
 
 @dataclass
 class Tally:
-    """What came of requests."""
+    """Latencies and outcomes of requests."""
 
     seconds: list[float] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, float | dict[str, int]]:
-        """Times of those that were answered, and how often there was what."""
+        """Latency statistics of answered requests, and counts of all outcomes."""
         times = sorted(self.seconds)
         return {
             "answered": len(times),
             "ms, median": 1000 * statistics.median(times),
-            "ms, 95 of 100 below": 1000 * times[int(0.95 * (len(times) - 1))],
+            "ms, 95th percentile": 1000 * times[int(0.95 * (len(times) - 1))],
             "ms, longest": 1000 * times[-1],
             "kinds": dict(self.kinds),
         }
 
 
 class Client:
-    """A connection that is kept."""
+    """A client with a keep-alive connection."""
 
     def __init__(self, port: int) -> None:
-        """Takes the server's port; the connection is made when it is needed."""
+        """Stores the port; the connection is opened on demand."""
         self.port = port
         self.reader: asyncio.StreamReader | None = None
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body."""
+        """Sends a request; returns status and body."""
         if self.reader is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.writer.write(request)
@@ -84,10 +84,10 @@ def photograph(path: Path) -> bytes:
     return request("/v1/caption", "multipart/form-data; boundary=edge", body)
 
 
-async def work(client: Client, requests: list[bytes], tally: Tally, goes_on) -> None:
-    """Asks again and again."""
+async def work(client: Client, requests: list[bytes], tally: Tally, keep_going) -> None:
+    """Sends requests while `keep_going()` is true."""
     place = id(client) % len(requests)
-    while goes_on():
+    while keep_going():
         start = time.perf_counter()
         try:
             status, _ = await client.ask(requests[place % len(requests)])
@@ -112,7 +112,7 @@ async def memory(port: int) -> float:
 
 
 async def alone(port: int, requests: list[bytes], count: int) -> dict:
-    """One client."""
+    """Runs one client."""
     tally, left = Tally(), iter(range(count))
     await work(Client(port), requests, Tally(), iter([True] * 5 + [False]).__next__)
     await work(Client(port), requests, tally, lambda: next(left, None) is not None)
@@ -120,7 +120,7 @@ async def alone(port: int, requests: list[bytes], count: int) -> dict:
 
 
 async def together(port: int, requests: list[bytes], clients: int, seconds: float) -> dict:
-    """Many clients for a while."""
+    """Runs many clients for some seconds."""
     tally, end = Tally(), time.perf_counter() + seconds
     await asyncio.gather(
         *(
@@ -129,11 +129,11 @@ async def together(port: int, requests: list[bytes], clients: int, seconds: floa
         )
     )
     found = tally.figures()
-    return {"requests a second": len(tally.seconds) / seconds, **found}
+    return {"requests per second": len(tally.seconds) / seconds, **found}
 
 
 async def long(port: int, requests: list[bytes], clients: int, count: int) -> dict:
-    """So many requests, and the memory on the way."""
+    """Sends `count` requests and samples the memory."""
     tally, seen = Tally(), [await memory(port)]
 
     async def watch() -> None:
@@ -144,23 +144,23 @@ async def long(port: int, requests: list[bytes], clients: int, count: int) -> di
             await asyncio.sleep(0.2)
         seen.append(await memory(port))
 
-    def goes_on() -> bool:
+    def keep_going() -> bool:
         return len(tally.seconds) < count
 
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         for _ in range(clients):
-            group.create_task(work(Client(port), requests, tally, goes_on))
+            group.create_task(work(Client(port), requests, tally, keep_going))
     settled = seen[1:]
     return {
         "MB": [round(each, 1) for each in seen],
-        "growth after the first tenth, of 100": 100 * (settled[-1] / settled[0] - 1),
+        "growth after the first tenth, %": 100 * (settled[-1] / settled[0] - 1),
         **tally.figures(),
     }
 
 
 async def scenes(port: int, count: int) -> dict:
-    """An object that is dragged, one request after the other."""
+    """Simulates dragging an object, one request after the other."""
     requests = []
     for step in range(50):
         objects = [
@@ -179,7 +179,7 @@ async def scenes(port: int, count: int) -> dict:
 
 
 async def run(port: int, options: argparse.Namespace) -> dict[str, dict]:
-    """All of it."""
+    """Runs all measurements."""
     paths = sorted(path for path in options.images.iterdir() if path.suffix == ".jpg")
     requests = [photograph(path) for path in paths]
     found = {"a scene's drag": await scenes(port, 200)}
@@ -187,7 +187,7 @@ async def run(port: int, options: argparse.Namespace) -> dict[str, dict]:
     found["clients at once"] = await together(port, requests, options.clients, options.seconds)
     single = found["one client"]["ms, median"]
     bound = 4 * single * options.clients / BATCH
-    found["clients at once"]["bound of the 95, ms"] = bound
+    found["clients at once"]["bound of the 95th percentile, ms"] = bound
     if options.requests:
         found["many requests"] = await long(port, requests, options.clients, options.requests)
     return found
@@ -199,10 +199,12 @@ def main() -> None:
     examples = Path(__file__).parents[1] / "src" / "ngsan" / "examples"
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--single", type=int, default=100, help="requests of the one client")
-    parser.add_argument("--requests", type=int, default=10_000, help="for the memory; 0 for none")
+    parser.add_argument("--single", type=int, default=100, help="requests of the single client")
+    parser.add_argument(
+        "--requests", type=int, default=10_000, help="requests of the memory test; 0 skips it"
+    )
     parser.add_argument("--images", type=Path, default=examples, help="a folder of .jpg files")
-    parser.add_argument("--server", default="", help="more words for `ngsan serve`")
+    parser.add_argument("--server", default="", help="further options for `ngsan serve`")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     command = [sys.executable, "-m", "ngsan", "serve", "--port", "0", "--quiet"]

@@ -1,18 +1,19 @@
-"""How fast a captioner is trained, beside a plain loop as public captioners have it.
+"""Measures the training speed of a captioner, and of a plain loop like those of public captioners.
 
     python benchmarks/training.py --json training.json
     python benchmarks/training.py --schedule --json schedule.json
 
-On a GPU: one short run of the trainer for each figure, which takes five minutes, most of it to
-compile. `--schedule` runs the paper's whole schedule instead, 15 epochs of cross-entropy and 15 of
-self-critical learning with validation after each; it takes about ten.
+On a GPU, each figure is one short training run; together they take five minutes, mostly for
+compilation. `--schedule` runs the paper's whole schedule instead, 15 epochs of cross-entropy and 15
+of self-critical training with validation after each; it takes about ten minutes.
 
 The data has the size of COCO: 113,287 images of 36 x 2048 numbers, five captions each, a vocabulary
-of 9,488. Features are random, and captions are random words of COCO's lengths. Figures include
-everything that a step does, reading of batches and logging included.
+of 9,488. Features are random, and captions are random words of COCO's lengths. Figures
+include all of a step, with loading of batches and logging.
 
-The plain loop (`plain_training.py`) spells attention out, repeats the encoder for every caption,
-has no cache and rewards strings in Python. `--device cpu` tries the script at a small size.
+The plain loop (`plain_training.py`) computes attention explicitly, repeats the encoder for every
+caption, has no cache and computes rewards of strings in Python. `--device cpu` runs the script at a
+small size.
 """
 
 import argparse
@@ -48,11 +49,11 @@ from ngsan.train.tasks.captioning import CrossEntropyLoss
 
 CAPTIONS = 5
 POOL = 2048
-"""Images that are truly different; the others repeat their features."""
+"""Number of distinct images; the others repeat their features."""
 
 
 class RandomStore:
-    """Features that are not on a disk."""
+    """Random features in memory."""
 
     has_boxes = True
 
@@ -83,7 +84,7 @@ class RandomDataset(CaptionDataset):
         self.vocabulary, self.store = vocabulary, store
         self.ids = [str(number) for number in range(images)]
         self.region_counts = np.full(images, store.regions)
-        # COCO's captions have 10.5 words in the mean; few have less than 8 or more than 16.
+        # COCO's captions have 10.5 words on average; few have less than 8 or more than 16.
         lengths = 7 + random.gamma(2.1, 1.65, images * CAPTIONS).astype(np.int64)
         lengths = lengths.clip(max=20)
         size = len(vocabulary) - 2
@@ -101,22 +102,22 @@ class RandomDataset(CaptionDataset):
         return [" ".join([names[word - 1] for word in row]) for row in rows]
 
 
-class Watch:
-    """Listens to a run."""
+class Recorder:
+    """Records the log entries of a run."""
 
     def __init__(self, verbose: bool) -> None:
-        """Prints epochs if asked to."""
+        """Prints epochs if `verbose`."""
         self.entries: list[dict] = []
         self._verbose = verbose
 
     def __call__(self, entry: dict) -> None:
-        """Takes in what happens."""
+        """Records an entry."""
         self.entries.append({**entry, "at": time.perf_counter()})
         if self._verbose and entry["event"] in ("epoch", "before", "end"):
             print({k: v for k, v in entry.items() if k != "metrics"}, flush=True)
 
     def speed(self, phase: str, batch: int) -> float:
-        """Images a second between the lines of the log, the first few left out."""
+        """Images per second from the log entries, without the first two."""
         rates = [
             entry["images_per_second"]
             for entry in self.entries
@@ -140,13 +141,13 @@ def matrix_rate(device: torch.device) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Waits until the device has done its work."""
+    """Waits for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def step_flops(model: CaptionerConfig, data: CaptionDataset, device: torch.device) -> float:
-    """Operations of matrix products that a cross-entropy step takes for one image."""
+    """FLOPs of matrix products in a cross-entropy step, per image."""
     batch = data.batch(np.arange(8)).to(device)
     words = int(batch.target_mask.sum())
     module = CrossEntropyLoss(build_captioner(model).to(device), capacity=words)
@@ -162,7 +163,7 @@ def step_flops(model: CaptionerConfig, data: CaptionDataset, device: torch.devic
 
 
 def short_run(options, name: str, batch: int, *, critical: bool) -> tuple[float, float]:
-    """Images a second of a phase, and its peak memory in GiB, the data left out."""
+    """Images per second of a phase, and its peak memory in GiB without the data."""
     config = configuration(options, name, batch)
     epochs = (0, 1) if critical else (1, 0)
     config = dataclasses.replace(
@@ -170,15 +171,15 @@ def short_run(options, name: str, batch: int, *, critical: bool) -> tuple[float,
         cross_entropy=dataclasses.replace(config.cross_entropy, epochs=epochs[0]),
         self_critical=dataclasses.replace(config.self_critical, epochs=epochs[1]),
     )
-    learned, validated = data_of(options, options.short * batch, 500)
-    watch = Watch(False)
+    train_data, val_data = data_of(options, options.short * batch, 500)
+    watch = Recorder(False)
     on_gpu = options.device == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
-        train(config, folder, listen=watch, datasets=(learned, validated))
-    held = resident_bytes(learned) + resident_bytes(validated)
+        train(config, folder, listen=watch, datasets=(train_data, val_data))
+    held = resident_bytes(train_data) + resident_bytes(val_data)
     peak = (torch.cuda.max_memory_allocated() - held) / 2**30 if on_gpu else 0.0
     return watch.speed("self-critical" if critical else "cross-entropy", batch), peak
 
@@ -186,12 +187,12 @@ def short_run(options, name: str, batch: int, *, critical: bool) -> tuple[float,
 def whole_schedule(options) -> dict[str, float]:
     """The paper's 15 + 15 epochs with validation."""
     batch = options.batch
-    learned, validated = data_of(options, options.images, options.validated)
-    watch = Watch(True)
+    train_data, val_data = data_of(options, options.images, options.validated)
+    watch = Recorder(True)
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(options, "ng-san", batch)
         start = time.perf_counter()
-        train(config, folder, listen=watch, datasets=(learned, validated))
+        train(config, folder, listen=watch, datasets=(train_data, val_data))
         seconds = time.perf_counter() - start
     epochs = [entry for entry in watch.entries if entry["event"] == "epoch"]
     found = {"whole schedule, minutes": seconds / 60}
@@ -201,7 +202,7 @@ def whole_schedule(options) -> dict[str, float]:
             found[f"{phase}, whole epoch with validation, s"] = statistics.median(later)
         found[f"{phase}, batch {batch}, whole schedule, images/s"] = watch.speed(phase, batch)
     on_gpu = options.device == "cuda"
-    held = resident_bytes(learned) + resident_bytes(validated)
+    held = resident_bytes(train_data) + resident_bytes(val_data)
     if on_gpu:
         peak = (torch.cuda.max_memory_allocated() - held) / 2**30
         found["peak memory beside the data, GiB"] = peak
@@ -222,8 +223,8 @@ def configuration(options, name: str, batch: int) -> TrainConfig:
     )
 
 
-def data_of(options, images: int, validated: int) -> tuple[RandomDataset, RandomDataset]:
-    """Random datasets to learn from and to validate on."""
+def data_of(options, images: int, val_images: int) -> tuple[RandomDataset, RandomDataset]:
+    """Random datasets for training and validation."""
     dtype = torch.float16 if options.device == "cuda" else torch.float32
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(word) for word in islice(product(letters, repeat=4), 9486)] + [UNKNOWN]
@@ -231,16 +232,16 @@ def data_of(options, images: int, validated: int) -> tuple[RandomDataset, Random
     store = RandomStore(options.regions, options.feature_dim, 0)
     return (
         RandomDataset(images, store, vocabulary, 1, dtype),
-        RandomDataset(validated, store, vocabulary, 2, dtype),
+        RandomDataset(val_images, store, vocabulary, 2, dtype),
     )
 
 
 def plain_speeds(options) -> dict[str, float]:
-    """The plain loop, in TF32 where there is a GPU for it."""
+    """Speeds of the plain loop, with TF32 on a GPU."""
     torch.backends.cuda.matmul.allow_tf32 = True
     device = torch.device(options.device)
     cross, critical = options.plain
-    learned, _ = data_of(options, max(256, cross), 1)
+    train_data, _ = data_of(options, max(256, cross), 1)
     config = configuration(options, "ng-san", cross).model
     model = plain_training.PlainCaptioner(
         vocab_size=config.vocab_size,
@@ -252,11 +253,13 @@ def plain_speeds(options) -> dict[str, float]:
         geometry=True,
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
-    words_of = ["<end>", *learned.vocabulary.words]
-    references = [[f"{text} <end>" for text in learned.captions(i)] for i in range(len(learned))]
+    words_of = ["<end>", *train_data.vocabulary.words]
+    references = [
+        [f"{text} <end>" for text in train_data.captions(i)] for i in range(len(train_data))
+    ]
     documents = plain_training.count_documents(references)
     found = {}
-    batch = learned.batch(np.arange(cross)).to(device)
+    batch = train_data.batch(np.arange(cross)).to(device)
     parts = (batch.features.float(), batch.boxes)
 
     def cross_step() -> None:
@@ -286,14 +289,14 @@ def plain_speeds(options) -> dict[str, float]:
 
 
 class Figures:
-    """Figures that are printed and written as they come."""
+    """Prints figures and writes them to a file."""
 
     def __init__(self, options, setting: dict[str, str]) -> None:
-        """Takes where to."""
+        """Starts with the settings."""
         self._file, self.found = options.json, {**setting}
 
     def __call__(self, more: dict[str, float]) -> None:
-        """Takes in some figures."""
+        """Adds figures."""
         for what, figure in more.items():
             print(f"{what:58} {figure:12,.2f}", flush=True)
         self.found.update(more)
@@ -302,11 +305,11 @@ class Figures:
 
 
 def measure(options, report: Figures) -> None:
-    """The figures of short runs."""
+    """Measures with short runs."""
     device, batch = torch.device(options.device), options.batch
     cross, cross_memory = short_run(options, "ng-san", batch, critical=False)
-    learned, _ = data_of(options, 64, 1)
-    flops = step_flops(configuration(options, "ng-san", 1).model, learned, device)
+    train_data, _ = data_of(options, 64, 1)
+    flops = step_flops(configuration(options, "ng-san", 1).model, train_data, device)
     report({f"cross-entropy, batch {batch}, images/s": cross})
     report({"cross-entropy, TFLOP/s": cross * flops / 1e12})
     report({"cross-entropy, peak memory beside the data, GiB": cross_memory})
@@ -334,11 +337,11 @@ def main() -> None:
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--schedule", action="store_true", help="run the whole schedule instead")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda else "cpu")
-    parser.add_argument("--batch", type=int, help="images in a step; 256 on a GPU")
+    parser.add_argument("--batch", type=int, help="images per step; 256 on a GPU")
     parser.add_argument("--short", type=int, help="steps of a short run; 160 on a GPU")
-    parser.add_argument("--images", type=int, help="of the whole schedule; 113,287 on a GPU")
-    parser.add_argument("--validated", type=int, help="images to validate on; 5,000 on a GPU")
-    parser.add_argument("--plain", type=int, nargs=2, help="images in a step of the plain loop")
+    parser.add_argument("--images", type=int, help="images of the whole schedule; 113,287 on a GPU")
+    parser.add_argument("--validated", type=int, help="validation images; 5,000 on a GPU")
+    parser.add_argument("--plain", type=int, nargs=2, help="images per step of the plain loop")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
     sizes = {"batch": 256, "short": 160, "images": 113_287, "validated": 5000, "plain": (64, 32)}

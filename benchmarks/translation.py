@@ -3,9 +3,9 @@
     python benchmarks/translation.py --json speed.json
 
 trains Transformer-Base, and the same with NSA, on random sentences as long as those of WMT14, and
-tells the real target words a second: all that a step does is included, padding is not counted.
+prints real target words per second: all of a step is included, padding is not counted.
 `--quick` tries it on a CPU at a small size. How well a translator translates is what
-`ngsan reproduce translation` tells.
+see `ngsan reproduce translation`.
 """
 
 import argparse

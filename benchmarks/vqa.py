@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     options = parser.parse_args()
     if options.what == "pack" and options.to is None:
-        parser.error("--to says where the files go")
+        parser.error("--to is missing; pass the output folder")
     {"prepare": prepare, "pack": pack}[options.what](options)
 
 

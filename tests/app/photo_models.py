@@ -1,4 +1,4 @@
-"""Small captioners of photographs to explain."""
+"""Small photo captioners for tests of explanations."""
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ class Cells(nn.Module):
 
 
 def small(model="ng-san", **overrides):
-    """An explainer of random weights, scaled such that its attention is not flat."""
+    """An explainer with random weights, scaled so that its attention is not flat."""
     shape = dict(vocab_size=13, feature_dim=5, dim=16, heads=2, hidden_dim=16, layers=2)
     config = CaptionerConfig.for_model(model, **{**shape, "geometry_dim": 8, **overrides})
     regions = build_captioner(config)

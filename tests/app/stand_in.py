@@ -1,4 +1,4 @@
-"""A server with a model whose right answers are known, in this process or in one of its own."""
+"""A server with a fake model of known captions, in this process or in a child process."""
 
 import asyncio
 import io
@@ -23,17 +23,17 @@ PLAIN = "red green blue grey"
 
 
 class GatedPainter(Painter):
-    """A painter that works only while its gate is open, and takes its time."""
+    """A painter that blocks while its gate is closed, and sleeps for some seconds."""
 
     def __init__(self, seconds=0.0):
         super().__init__()
-        self.gate, self.seconds, self.begun = threading.Event(), seconds, threading.Event()
+        self.gate, self.seconds, self.entered = threading.Event(), seconds, threading.Event()
         self.gate.set()
         self.given = 0
 
     def describe(self, images):
         self.given += len(images)
-        self.begun.set()
+        self.entered.set()
         self.gate.wait(30)
         time.sleep(self.seconds)
         return super().describe(images)
@@ -45,19 +45,19 @@ def card_of(painter):
 
 
 def make_app(painter=None, **settings):
-    """An application with one worker, so that it is known what is done when."""
+    """An application with one worker, for a deterministic order."""
     made = ServeSettings(**{"workers": 1, "batch_size": 8} | settings)
     return build_app(made, model=card_of(GatedPainter() if painter is None else painter))
 
 
 def client_of(app, **options):
-    """A client whose requests go into the application directly."""
+    """A client that sends requests to the application directly."""
     transport = httpx.ASGITransport(app)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
 
 
 def ask(app, method, path, **options):
-    """One request."""
+    """Sends one request."""
 
     async def go():
         async with client_of(app) as client:
@@ -67,7 +67,7 @@ def ask(app, method, path, **options):
 
 
 def file_of(names=PLAIN, kind="PNG", **options):
-    """The bytes of a picture of which this is the caption."""
+    """The bytes of a picture whose caption is `names`."""
     file = io.BytesIO()
     paint(names).save(file, kind, **options)
     return file.getvalue()
@@ -78,17 +78,17 @@ async def wait_until(holds):
         if holds():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
+    raise AssertionError("timed out")
 
 
 def waiting(app):
-    """Photographs that are there."""
+    """The number of photographs being processed."""
     return app.state.context.photos.used
 
 
 @contextmanager
 def server(*, seconds=0.0, **settings):
-    """A process that serves; yields it and its address."""
+    """Starts a server in a child process; yields the process with its address."""
     command = [sys.executable, "-m", "tests.app.stand_in", str(seconds), json.dumps(settings)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -104,14 +104,14 @@ def server(*, seconds=0.0, **settings):
 
 
 def main():
-    """Serves on any free port, and says where."""
+    """Serves on a free port and prints the address."""
     from ngsan.app.server import address_of, exit_process, listen, run
 
     seconds, settings = float(sys.argv[1]), json.loads(sys.argv[2])
     made = ServeSettings(port=0, **{"workers": 1, "batch_size": 8} | settings)
-    taken = listen(made)
+    listener = listen(made)
     app = build_app(made, model=card_of(GatedPainter(seconds)))
-    run(app, made, taken, lambda: print(address_of(taken, made), flush=True))
+    run(app, made, listener, lambda: print(address_of(listener, made), flush=True))
     print("stopped", flush=True)
     exit_process()
 

@@ -1,4 +1,4 @@
-"""The graphs of attention and of the geometric bias return what the torch model computes."""
+"""The graphs of attention and geometric bias equal the torch model."""
 
 from pathlib import Path
 
@@ -58,13 +58,13 @@ def check(folder):
         value = torch.stack(value, 1) if isinstance(value, list) else value
         np.testing.assert_allclose(found[name][0], value[0].numpy(), atol=2e-4, err_msg=name)
         real = value[1, ..., :3] if name in ("content", "weights", "bias") else None
-        if real is not None:  # columns of regions that exist; rows likewise
+        if real is not None:  # rows and columns of real regions
             got, real = found[name][1, ..., :3, :3], real[..., :3, :].numpy()
             np.testing.assert_allclose(got, real, atol=2e-4, err_msg=name)
     if biases[0] is None:
         assert BIAS not in manifest.sha256
         return
-    for row in range(5):  # every pair of the first image, by the graph of pairs
+    for row in range(5):  # every pair of the first image, with the bias graph
         for column in range(5):
             pair = boxes[0, [row, column]].expand(3, 2, 4).numpy()
             both = found["inputs"][0][:, [row, column]]

@@ -1,4 +1,4 @@
-"""`/v1/caption` with a model whose right answers are known."""
+"""`/v1/caption` with a fake model of known captions."""
 
 import asyncio
 import base64
@@ -35,14 +35,14 @@ def form(*files, **fields):
     return {"files": [("image", ("a.png", file)) for file in files], "data": fields}
 
 
-def coded(content):
+def base64_of(content):
     return base64.b64encode(content).decode()
 
 
-def test_a_form_and_json_get_the_same_answer(app):
+def test_form_and_json_give_equal_answers(app):
     file = file_of(kind="JPEG", quality=95)
     wanted = open_painter().caption(file)
-    for request in (form(file), {"json": {"image": coded(file)}}):
+    for request in (form(file), {"json": {"image": base64_of(file)}}):
         answer = ask(app, "POST", "/v1/caption", **request)
         assert answer.status_code == 200
         content = answer.json()
@@ -61,7 +61,7 @@ def test_several_photographs_keep_their_order(app):
     files = [file_of(text) for text in names]
     answer = ask(app, "POST", "/v1/caption", **form(*files))
     assert [result["caption"] for result in answer.json()["results"]] == names
-    answer = ask(app, "POST", "/v1/caption", json={"images": [coded(file) for file in files]})
+    answer = ask(app, "POST", "/v1/caption", json={"images": [base64_of(file) for file in files]})
     assert [result["caption"] for result in answer.json()["results"]] == names
 
 
@@ -88,10 +88,10 @@ def test_several_photographs_keep_their_order(app):
         ),
     ],
 )
-def test_options_do_what_they_do_elsewhere(app, fields, decoding):
+def test_options_equal_those_of_the_captioner(app, fields, decoding):
     images, names = pictures(3)
-    how = DecodingConfig(**{"no_repeat_ngram": 3, "no_bad_ending": True} | decoding)
-    wanted = open_painter().caption(images, **vars(how))
+    decoding_config = DecodingConfig(**{"no_repeat_ngram": 3, "no_bad_ending": True} | decoding)
+    wanted = open_painter().caption(images, **vars(decoding_config))
     answer = ask(app, "POST", "/v1/caption", **form(*map(file_of, names), **fields))
     for result, caption in zip(answer.json()["results"], wanted, strict=True):
         assert result["caption"] == caption.text
@@ -100,13 +100,13 @@ def test_options_do_what_they_do_elsewhere(app, fields, decoding):
         assert found == expected
 
 
-def test_attention_has_a_row_a_word(app):
+def test_attention_has_one_row_per_word(app):
     answer = ask(app, "POST", "/v1/caption", **form(file_of(), attention="true"))
     rows = answer.json()["results"][0]["attention"]
     assert rows == [[float(cell == word) for cell in range(4)] for word in range(4)]
 
 
-def test_options_and_defaults_are_those_of_the_command_line():
+def test_options_and_defaults_equal_the_command_line():
     for line in [
         "",
         "--beam 7",
@@ -128,7 +128,7 @@ def test_options_and_defaults_are_those_of_the_command_line():
         assert read_options(values, ServeSettings(), from_form=False).decoding == wanted
 
 
-def test_every_option_of_the_command_line_is_there():
+def test_all_command_line_options_are_supported():
     names = {name.replace("-", "_") for name in DECODING if name != "bad-ending"}
     own = {"no_bad_ending", "attention", "model"}
     assert set(option_fields(ServeSettings()).model_fields) == names | own
@@ -160,12 +160,12 @@ WRONG_FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "said"), WRONG_FORMS)
-def test_wrong_options(app, fields, said):
+@pytest.mark.parametrize(("fields", "message"), WRONG_FORMS)
+def test_invalid_options_raise(app, fields, message):
     answer = ask(app, "POST", "/v1/caption", **form(file_of(), **fields))
     assert answer.status_code == 422
     assert list(answer.json()) == ["error"]
-    assert said.lower() in answer.json()["error"].lower()
+    assert message.lower() in answer.json()["error"].lower()
 
 
 WRONG_JSON = [
@@ -196,17 +196,17 @@ WRONG_JSON = [
 ]
 
 
-@pytest.mark.parametrize(("body", "status", "said"), WRONG_JSON)
-def test_wrong_json(app, body, status, said):
+@pytest.mark.parametrize(("body", "status", "message"), WRONG_JSON)
+def test_invalid_json_raises(app, body, status, message):
     headers = {"content-type": "application/json"}
     content = body.encode("latin-1")
     answer = ask(app, "POST", "/v1/caption", content=content, headers=headers)
     assert answer.status_code == status
-    assert said.lower() in answer.json()["error"].lower()
+    assert message.lower() in answer.json()["error"].lower()
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "status", "said"),
+    ("kind", "body", "status", "message"),
     [
         ("", b"", 415, "send multipart/form-data"),
         ("image/png", b"\x89PNG", 415, "send multipart/form-data"),
@@ -237,19 +237,19 @@ def test_wrong_json(app, body, status, said):
         ),
     ],
 )
-def test_wrong_bodies(app, kind, body, status, said):
+def test_invalid_bodies_raise(app, kind, body, status, message):
     answer = ask(app, "POST", "/v1/caption", content=body, headers={"content-type": kind})
     assert answer.status_code == status
-    assert said.lower() in answer.json()["error"].lower()
+    assert message.lower() in answer.json()["error"].lower()
 
 
-def test_a_bad_photograph_is_named(app):
+def test_invalid_photograph_error_names_it(app):
     answer = ask(app, "POST", "/v1/caption", **form(file_of(), b"unsupported image", file_of()))
     assert answer.status_code == 422
     assert answer.json()["error"].startswith("Photograph 2 of 3: unsupported image")
 
 
-def test_limits_of_a_server():
+def test_server_limits_are_enforced():
     app = make_app(max_upload_bytes=3000, max_images=2, max_pixels=64 * 48 - 1, max_beam=2)
     assert ask(app, "POST", "/v1/caption", **form(bytes(4000))).status_code == 413
     assert ask(app, "POST", "/v1/caption", **form(b"", b"", b"")).status_code == 422
@@ -270,7 +270,7 @@ def test_requests_are_batched():
                 asyncio.create_task(client.post("/v1/caption", **form(file_of(text))))
                 for text in names
             ]
-            # All of them are decoded, and wait for the model or are before its gate.
+            # All are decoded, and in the queue or in the blocked model.
             await wait_until(lambda: painter.given + len(app.state.context.batcher) == 21)
             painter.gate.set()
             return await asyncio.gather(*tasks)
@@ -278,11 +278,11 @@ def test_requests_are_batched():
     found = [answer.json()["results"][0]["caption"] for answer in asyncio.run(go())]
     assert found == names
     assert sum(painter.batches) == 21
-    assert len(painter.batches) <= 4  # what came first, and 8 at a time of all that came then
+    assert len(painter.batches) <= 4  # the first alone, then batches of up to 8
     assert max(painter.batches) == 8
 
 
-def test_two_batches_at_a_time():
+def test_two_workers_process_two_batches():
     painter = GatedPainter()
     app = make_app(painter, workers=2, batch_size=4)
     _, names = pictures(16)
@@ -304,18 +304,18 @@ def test_two_batches_at_a_time():
     assert max(painter.batches) == 4
 
 
-def test_different_options_are_not_mixed_and_samples_depend_on_nobody():
+def test_different_options_are_not_mixed_and_samples_do_not_depend_on_others():
     painter = GatedPainter()
     app = make_app(painter)
     _, names = pictures(6)
-    ways = [
+    decodings = [
         {},
         {"beam": "2"},
         {"method": "sample", "num_return": "2", "seed": "3", "temperature": "9"},
     ] * 2
     alone = [
         ask(app, "POST", "/v1/caption", **form(file_of(n), **w))
-        for n, w in zip(names, ways, strict=True)
+        for n, w in zip(names, decodings, strict=True)
     ]
 
     async def go():
@@ -323,7 +323,7 @@ def test_different_options_are_not_mixed_and_samples_depend_on_nobody():
             painter.gate.clear()
             tasks = [
                 asyncio.create_task(client.post("/v1/caption", **form(file_of(n), **w)))
-                for n, w in zip(names, ways, strict=True)
+                for n, w in zip(names, decodings, strict=True)
             ]
             await wait_until(lambda: waiting(app) == 6)
             painter.gate.set()
@@ -332,7 +332,7 @@ def test_different_options_are_not_mixed_and_samples_depend_on_nobody():
     assert [one.json() for one in asyncio.run(go())] == [one.json() for one in alone]
 
 
-def test_a_full_queue_answers_429():
+def test_full_queue_answers_429():
     painter = GatedPainter()
     app = make_app(painter, queue_size=3)
 
@@ -368,7 +368,7 @@ def test_requests_time_out():
     assert ask(app, "POST", "/v1/caption", **form(file_of())).status_code == 200
 
 
-def test_a_disconnected_client_leaves_the_queue():
+def test_disconnected_client_leaves_the_queue():
     painter = GatedPainter()
     app = make_app(painter)
 
@@ -376,7 +376,7 @@ def test_a_disconnected_client_leaves_the_queue():
         async with client_of(app) as client:
             painter.gate.clear()
             first = asyncio.create_task(client.post("/v1/caption", **form(file_of())))
-            await asyncio.to_thread(painter.begun.wait, 10)
+            await asyncio.to_thread(painter.entered.wait, 10)
             gone = [
                 asyncio.create_task(client.post("/v1/caption", **form(file_of()))) for _ in range(5)
             ]
@@ -393,14 +393,14 @@ def test_a_disconnected_client_leaves_the_queue():
 
 
 def test_one_failure_does_not_affect_the_batch():
-    class Choosy(GatedPainter):
+    class FailingPainter(GatedPainter):
         def describe(self, images):
             features = super().describe(images)
             if (images.reshape(len(images), -1).mean(1) < 1).any():
                 raise RuntimeError("secret")
             return features
 
-    painter = Choosy()
+    painter = FailingPainter()
     app = make_app(painter)
 
     async def go():
@@ -420,7 +420,7 @@ def test_one_failure_does_not_affect_the_batch():
     assert "secret" not in answers[1].text
 
 
-def test_the_model_that_ships():
+def test_shipped_model():
     from ngsan.app.app import build_app
     from ngsan.examples import EXAMPLES
 

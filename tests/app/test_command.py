@@ -1,4 +1,4 @@
-"""`ngsan serve` from the outside."""
+"""End-to-end tests of `ngsan serve`."""
 
 import dataclasses
 import signal
@@ -17,7 +17,7 @@ from ngsan.predict.captioner import PHOTO_MODEL
 
 @pytest.fixture
 def served(monkeypatch):
-    """The settings that the command line has come to."""
+    """Returns the settings that a command line gives."""
     monkeypatch.delenv(command.TOKEN, raising=False)
     found = []
     monkeypatch.setattr(command, "serve", found.append)
@@ -29,7 +29,7 @@ def served(monkeypatch):
     return call
 
 
-def test_defaults_are_those_of_the_settings(served):
+def test_defaults_equal_the_settings(served):
     assert served() == ServeSettings()
 
 
@@ -62,7 +62,7 @@ def test_tokens(served, monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--host", "0.0.0.0"], "a token is needed"),
         (["--port", "70000"], "port: 70000"),
@@ -71,13 +71,13 @@ def test_tokens(served, monkeypatch, tmp_path, capsys):
         (["--host", "203.0.113.7", "--insecure"], "cannot listen on"),
     ],
 )
-def test_wrong_command_lines(words, said, monkeypatch, capsys):
+def test_invalid_command_lines_raise(words, message, monkeypatch, capsys):
     monkeypatch.delenv(command.TOKEN, raising=False)
     assert main(["serve", "--port", "0", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_damaged_files_are_named(monkeypatch, tmp_path, capsys):
+def test_damaged_file_error_names_it(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv(command.TOKEN, raising=False)
     model = tmp_path / "model"
     model.mkdir()
@@ -92,7 +92,7 @@ def test_damaged_files_are_named(monkeypatch, tmp_path, capsys):
     assert f"{tmp_path / 'token'} is not text" in capsys.readouterr().err
 
 
-def test_torch_is_not_imported_before_it_is_needed():
+def test_server_does_not_import_torch():
     check = (
         "import sys; import ngsan.app.server; from ngsan.app.app import build_app;"
         " from ngsan.app.settings import ServeSettings; from ngsan.app.studio import SceneStudio;"
@@ -103,8 +103,8 @@ def test_torch_is_not_imported_before_it_is_needed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.0, 0.2, 1.0])
-def test_it_exits_cleanly_at_any_time(wait):
-    """Also while the scene models are being opened."""
+def test_server_exits_cleanly_at_any_time(wait):
+    """Also while the scene models are loading."""
     command_line = [sys.executable, "-m", "ngsan", "serve", "--port", "0", "--threads", "1"]
     with subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert b"the studio is at http://127.0.0.1:" in process.stdout.readline()
@@ -114,7 +114,7 @@ def test_it_exits_cleanly_at_any_time(wait):
     assert (process.returncode, output, errors) == (0, b"stopped\n", b"")
 
 
-def test_it_exits_cleanly_when_its_output_is_closed():
+def test_server_exits_cleanly_when_its_output_is_closed():
     command = [sys.executable, "-m", "ngsan", "serve", "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert b"the studio is at" in process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`/v1/explain` with the model that ships, against the explainer itself."""
+"""`/v1/explain` with the shipped model, against the explainer."""
 
 import base64
 
@@ -25,13 +25,13 @@ def app():
 @pytest.fixture(scope="module")
 def explained():
     explainer = Explainer.open(PHOTO_MODEL, threads=1)
-    near = 2 * explainer.size  # as it is read for captions
+    near = 2 * explainer.size  # as for captions
     picture = open_image(FILE, min_side=near)
     return explainer.explain(picture, [ngsan.load(threads=1).caption(picture)])
 
 
-def taken(blob, entry):
-    """A map of a blob, read as the page reads it."""
+def decode_map(blob, entry):
+    """Decodes a map of a blob, as the page does."""
     shape, at = entry["shape"], entry["at"]
     rows = int(np.prod(shape[:-1]))
     scales = np.frombuffer(blob, "<f4", rows, at).reshape(*shape[:-1], 1)
@@ -43,20 +43,20 @@ def taken(blob, entry):
 def test_maps_agree_with_the_explainer(app, explained):
     answer = ask(app, "POST", "/v1/explain", files={"image": FILE.read_bytes()})
     assert answer.status_code == 200
-    found, said = answer.json(), explained.captions[0]
-    assert found["caption"] == said.text
-    assert found["words"] == list(said.words)
+    found, expected = answer.json(), explained.captions[0]
+    assert found["caption"] == expected.text
+    assert found["words"] == list(expected.words)
     assert found["grid"] == [8, 8]
-    assert found["probabilities"] == pytest.approx(said.probabilities, abs=1e-4)
+    assert found["probabilities"] == pytest.approx(expected.probabilities, abs=1e-4)
     blob = base64.b64decode(found["blob"])
     for entry, wanted in (
-        (found["attention"], said.attention),
+        (found["attention"], expected.attention),
         (found["regions"]["weights"], explained.weights),
         (found["regions"]["content"], explained.content),
     ):
         scales, _ = quantize_rows(wanted)
-        assert np.abs(taken(blob, entry) - wanted).max() < 0.01 * scales.max()
-    geometry = taken(blob, found["regions"]["geometry"])
+        assert np.abs(decode_map(blob, entry) - wanted).max() < 0.01 * scales.max()
+    geometry = decode_map(blob, found["regions"]["geometry"])
     clipped = explained.geometry.clip(-np.log(1000), np.log(1000))
     assert np.abs(geometry - clipped).max() < 0.06
     assert found["caption"] == caption_of(app)
@@ -67,7 +67,7 @@ def caption_of(app):
     return answer.json()["results"][0]["caption"]
 
 
-def test_a_caption_that_is_given(app):
+def test_explain_a_given_caption(app):
     files = {"image": FILE.read_bytes()}
     found = ask(app, "POST", "/v1/explain", files=files, data={"caption": "A dog on a  bed"})
     assert found.json()["words"] == ["a", "dog", "on", "a", "bed"]
@@ -78,22 +78,22 @@ def test_a_caption_that_is_given(app):
         assert answer.status_code == 422
 
 
-def test_one_photograph(app):
+def test_several_or_invalid_photographs_raise(app):
     two = [("image", FILE.read_bytes())] * 2
     assert ask(app, "POST", "/v1/explain", files=two).status_code == 422
     assert ask(app, "POST", "/v1/explain", files={"image": b"none"}).status_code == 422
 
 
-def test_the_bias_of_a_cell(app, explained):
-    """At the places of real cells the surface has the bias of these cells."""
+def test_bias_surface_of_a_cell(app, explained):
+    """At the positions of real cells, the surface equals the bias of these cells."""
     region, layer, head = 19, 1, 3
     asked = {"region": region, "layer": layer, "head": head, "caption": "a cat"}
     answer = ask(app, "POST", "/v1/explain", files={"image": FILE.read_bytes()}, data=asked)
     found = answer.json()["surfaces"]
     assert found["kind"] == "query"
     assert found["range"] == [0, 3]
-    assert found["offsets"] == [-3, 3]  # as the model has signed geometry
-    position = np.array(found["position"]["1"])  # cells are of one size
+    assert found["offsets"] == [-3, 3]  # because the model has signed geometry
+    position = np.array(found["position"]["1"])  # all cells have the same size
     middle = (found["steps"] - 1) // 2
     step = middle // 3
     row, column = divmod(region, 8)
@@ -106,7 +106,7 @@ def test_the_bias_of_a_cell(app, explained):
     assert np.ptp(shifts) < 0.02
 
 
-def test_the_mean_of_the_heads(app):
+def test_bias_surface_is_the_mean_over_heads(app):
     files = {"image": FILE.read_bytes()}
     every = [
         ask(
@@ -126,7 +126,7 @@ def test_the_mean_of_the_heads(app):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"region": 64}, "region: 64 is not one of 0 to 63"),
         ({"region": -1}, "region: Input should be greater than or equal to 0"),
@@ -136,8 +136,8 @@ def test_the_mean_of_the_heads(app):
         ({"head": 1}, "head applies only with region"),
     ],
 )
-def test_wrong_regions(app, asked, said):
+def test_invalid_regions_raise(app, asked, message):
     files = {"image": FILE.read_bytes()}
     answer = ask(app, "POST", "/v1/explain", files=files, data=asked)
     assert answer.status_code == 422
-    assert said.lower() in answer.json()["error"].lower()
+    assert message.lower() in answer.json()["error"].lower()

@@ -1,4 +1,4 @@
-"""Files and bodies that are made to do harm."""
+"""Malicious files and request bodies."""
 
 import asyncio
 import base64
@@ -22,39 +22,39 @@ PROGRESSIVE = {"progressive": True, "quality": 90}
 
 
 def originals():
-    files = [file_of(kind=kind, **how) for kind, how in KINDS.items()]
+    files = [file_of(kind=kind, **save_options) for kind, save_options in KINDS.items()]
     return [*files, file_of(kind="JPEG", **PROGRESSIVE)]
 
 
-def mutated(file, chance):
-    """A file with a few bytes changed, cut out, doubled or put in, or cut off."""
+def mutated(file, rng):
+    """A file with a few bytes changed, removed, duplicated or inserted, or truncated."""
     content = bytearray(file)
-    for _ in range(chance.randint(1, 6)):
-        place = chance.randrange(len(content) or 1)
-        length = chance.choice((1, 1, 2, 4, 32))
-        what = chance.randrange(6)
+    for _ in range(rng.randint(1, 6)):
+        place = rng.randrange(len(content) or 1)
+        length = rng.choice((1, 1, 2, 4, 32))
+        what = rng.randrange(6)
         if what < 3:
-            content[place : place + length] = chance.randbytes(length)
+            content[place : place + length] = rng.randbytes(length)
         elif what == 3:
             del content[place : place + length]
         elif what == 4:
             content[place:place] = content[place : place + length]
-        elif chance.random() < 0.3:
+        elif rng.random() < 0.3:
             del content[place:]
         else:
-            content[place : place + 4] = chance.choice((b"\xff\xff\xff\xff", b"\0\0\0\0"))
+            content[place : place + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0"))
     return bytes(content)
 
 
-def test_mutated_files():
-    app, chance, files = make_app(), random.Random(0), originals()
+def test_mutated_files_give_captions_or_errors():
+    app, rng, files = make_app(), random.Random(0), originals()
 
     async def go():
         async with client_of(app) as client:
             limit = asyncio.Semaphore(20)
 
             async def send(number):
-                content = mutated(files[number % len(files)], chance)
+                content = mutated(files[number % len(files)], rng)
                 async with limit:
                     return await client.post("/v1/caption", files={"image": content})
 
@@ -87,7 +87,7 @@ def png(width, height, *chunks):
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
 
 
-def test_bombs_and_disguises():
+def test_decompression_bombs_and_other_formats_are_rejected():
     app = make_app()
     zeros = zlib.compress(bytes(50_000_000))
     bombs = {
@@ -115,15 +115,15 @@ def test_many_frames_are_not_decoded():
     assert ask(make_app(), "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
 
 
-def test_memory_of_a_large_picture_is_given_back(monkeypatch):
-    given_back = []
-    monkeypatch.setattr(uploads, "_release_memory", lambda: given_back.append(True))
+def test_memory_of_a_large_picture_is_released(monkeypatch):
+    released = []
+    monkeypatch.setattr(uploads, "_release_memory", lambda: released.append(True))
     app = make_app()
     for side, times in ((64, 0), (3200, 1)):
         file = io.BytesIO()
         Image.new("L", (side, side)).save(file, "PNG", compress_level=1)
         assert ask(app, "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
-        assert len(given_back) == times
+        assert len(released) == times
 
 
 APP = make_app()
@@ -152,7 +152,7 @@ KNOWN = {200, 400, 413, 415, 422}
 
 @settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5), st.booleans())
-def test_any_json_has_an_answer(content, with_image):
+def test_any_json_gets_an_answer(content, with_image):
     if with_image:
         content.pop("images", None)
         content["image"] = base64.b64encode(file_of()).decode()
@@ -169,14 +169,14 @@ def test_any_json_has_an_answer(content, with_image):
         max_size=12,
     )
 )
-def test_any_form_has_an_answer(pieces):
+def test_any_form_gets_an_answer(pieces):
     headers = {"content-type": "multipart/form-data; boundary=a"}
     answer = ask(APP, "POST", "/v1/caption", content=b"".join(pieces), headers=headers)
     assert answer.status_code in KNOWN - {200}
     assert list(answer.json()) == ["error"]
 
 
-def test_forms_in_pieces_of_any_size_are_the_same():
+def test_form_parsing_does_not_depend_on_chunk_size():
     file = file_of(kind="JPEG")
     form = b'--a\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n'
     form += file + b"\r\n--a--\r\n"

@@ -21,7 +21,7 @@ def photograph(seed=0, size=(30, 20)):
 
 
 def inputs_of_attention(explainer, image):
-    """What each layer's attention is given, caught on the way."""
+    """The inputs of each layer's attention, recorded by hooks."""
     caught, hooks = [], []
     for layer in explainer.captioner.encoder.regions.layers:
         hooks.append(
@@ -39,7 +39,7 @@ def inputs_of_attention(explainer, image):
 
 @pytest.mark.parametrize("geometry", ["none", "query", "content-independent", "query+key"])
 @pytest.mark.parametrize("norm", ["none", "instance"])
-def test_content_geometry_and_both_follow_the_equations(norm, geometry):
+def test_content_geometry_and_weights_equal_the_equations(norm, geometry):
     explainer = small(norm=norm, geometry=geometry, signed_geometry=geometry == "query")
     image = photograph()
     found = explainer.explain(image, ["word1"])
@@ -75,7 +75,7 @@ def test_absolute_geometry_is_not_part_of_the_attention(geometry):
     assert (found.geometry is None) == (geometry == "absolute")
 
 
-def test_words_have_the_probabilities_and_attention_of_the_search():
+def test_probabilities_and_attention_equal_the_search():
     explainer = small()
     image = photograph(3)
     encoder = explainer.captioner.encoder
@@ -106,7 +106,7 @@ def test_words_have_the_probabilities_and_attention_of_the_search():
     assert explainer.grid == (ROWS, COLUMNS)
 
 
-def test_the_bias_of_a_mean_region():
+def test_bias_of_cells_and_mean_inputs():
     """The bias graph, for pairs of cells and for the mean input of several photographs."""
     explainer = small(signed_geometry=True, geometry="query+key")
     found = explainer.explain(photograph(1), ["word1"])

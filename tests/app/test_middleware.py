@@ -1,4 +1,4 @@
-"""What holds for every address: limits, errors, names, the token, headers, and silence."""
+"""Middleware for all routes: limits, errors, host names, token, headers, and privacy."""
 
 import asyncio
 import logging
@@ -75,7 +75,7 @@ def test_errors_are_sentences(app):
         ({"authorization": f"bearer {TOKEN}"}, 200),
     ],
 )
-def test_a_token(given, status):
+def test_token_is_required(given, status):
     app = make_app(token=TOKEN)
     for path in ("/v1/models", "/v1/examples", "/metrics"):
         answer = ask(app, "GET", path, headers=given)
@@ -142,7 +142,7 @@ def test_other_addresses_need_a_token():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"port": -1}, "port: -1"),
         ({"port": 70_000}, "port: 70000"),
@@ -155,31 +155,31 @@ def test_other_addresses_need_a_token():
         ({"queue_size": "many"}, "queue_size: 'many'"),
     ],
 )
-def test_wrong_settings(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_settings_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         ServeSettings(**wrong)
 
 
-def test_a_body_that_is_too_large_is_not_read():
-    app, taken = make_app(max_upload_bytes=100_000), []
+def test_too_large_body_is_not_read():
+    app, chunks = make_app(max_upload_bytes=100_000), []
 
     async def endless():
         for _ in range(10_000):
-            taken.append(1)
+            chunks.append(1)
             yield bytes(10_000)
 
     headers = {"content-type": "multipart/form-data; boundary=a"}
     answer = ask(app, "POST", "/v1/caption", content=endless(), headers=headers)
     assert answer.status_code in (400, 413)
     assert answer.headers["connection"] == "close"
-    assert len(taken) < 30
+    assert len(chunks) < 30
 
     headers = {"content-type": "application/json"}
     answer = ask(app, "POST", "/v1/scene", content=bytes(70_000), headers=headers)
     assert answer.status_code == 413
 
 
-def test_the_bytes_of_all_requests_are_limited():
+def test_total_bytes_of_requests_are_limited():
     painter = GatedPainter()
     app = make_app(painter, max_total_bytes=150_000)
 
@@ -188,7 +188,7 @@ def test_the_bytes_of_all_requests_are_limited():
             painter.gate.clear()
             large = file_of(kind="BMP") + bytes(90_000)
             first = asyncio.create_task(client.post("/v1/caption", files={"image": large}))
-            await asyncio.to_thread(painter.begun.wait, 10)
+            await asyncio.to_thread(painter.entered.wait, 10)
             second = await client.post("/v1/caption", files={"image": large})
             painter.gate.set()
             return second, await first, await client.post("/v1/caption", files={"image": large})
@@ -196,7 +196,7 @@ def test_the_bytes_of_all_requests_are_limited():
     assert [answer.status_code for answer in asyncio.run(go())] == [429, 200, 200]
 
 
-def test_a_slow_body_times_out():
+def test_slow_body_times_out():
     app = make_app(upload_timeout=0.2)
 
     async def slow():
@@ -214,20 +214,20 @@ def test_internal_errors_reveal_nothing(caplog):
     async def broken(scope, receive, send):
         raise KeyError("what the client sent")
 
-    front = RequestLimits(broken, ServeSettings(), Metrics(), ServerState())
+    wrapped = RequestLimits(broken, ServeSettings(), Metrics(), ServerState())
     with caplog.at_level(logging.DEBUG):
-        answer = ask(front, "GET", "/what-the-client-sent?and=this")
+        answer = ask(wrapped, "GET", "/what-the-client-sent?and=this")
     assert answer.status_code == 500
     assert "KeyError" not in answer.text
     assert "client sent" not in answer.text + caplog.text
     lines = " ".join(r.getMessage() for r in caplog.records if r.name == "ngsan.app")
     assert "client-sent" not in lines
     assert "and=this" not in lines
-    assert "KeyError" in lines  # for whoever runs it
+    assert "KeyError" in lines  # for the operator
 
 
 def test_requests_are_not_logged(app, caplog, monkeypatch):
-    # A server that a test started in this process has changed both.
+    # Servers started by other tests in this process change both.
     monkeypatch.setattr(logging.getLogger("ngsan.app"), "propagate", True)
     with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, logger="ngsan.app"):
         ask(app, "GET", "/secret-path?secret=query")
@@ -244,7 +244,7 @@ def test_requests_are_not_written_to_disk():
     app, large = make_app(), file_of(kind="BMP") + bytes(20_000_000)
 
     def without_disk():
-        ask(app, "POST", "/v1/caption", files={"image": file_of()})  # all is imported now
+        ask(app, "POST", "/v1/caption", files={"image": file_of()})  # imports everything
 
         def watch(event, arguments):
             if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
@@ -259,7 +259,7 @@ def test_requests_are_not_written_to_disk():
     assert end_of(fork(without_disk)) == 0
 
 
-def test_metrics_count(app):
+def test_metrics_count_requests(app):
     before = ask(app, "GET", "/metrics")
     assert before.headers["content-type"].startswith("text/plain; version=0.0.4")
     ask(app, "POST", "/v1/caption", files={"image": file_of()})

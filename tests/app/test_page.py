@@ -1,4 +1,4 @@
-"""The page: whole, closed to the outside, escaped, and small enough."""
+"""The explanation page: complete, self-contained, escaped, and small enough."""
 
 import base64
 import hashlib
@@ -20,11 +20,11 @@ from ngsan.models import build_captioner
 from ngsan.models.checkpoint import save_model
 from ngsan.vision.images import ImageError
 from tests.app.photo_models import COLUMNS, ROWS, VOCABULARY, small
-from tests.app.test_packing import read
+from tests.app.test_quantized_maps import read
 
 
 class Reader(HTMLParser):
-    """Takes a page apart, and counts what is open."""
+    """Parses a page and tracks open elements."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -67,7 +67,7 @@ def files(tmp_path):
 
 
 def written(explainer, images, to, captions=None, **options):
-    """The failures and the text of a page."""
+    """Writes a page; returns the failures and its text."""
     captions = [["word1 word2"]] * len(images) if captions is None else captions
     failures = write_page(explainer, images, to, captions, **options)
     return failures, to.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path, monkeypatch):
+def test_page_has_the_maps_of_every_kind_of_model(name, files, tmp_path, monkeypatch):
     explainer = small(**MODELS[name])
     captions = ["word1 word2", "word3"]
     failures, text = written(explainer, files, tmp_path / "new" / "page.html", [captions] * 3)
@@ -96,11 +96,11 @@ def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path,
     first = reader.photographs()[0]
     content = base64.b64decode(first["blob"])
     assert [" ".join(one["words"]) for one in first["captions"]] == [
-        said.text for said in found.captions
+        expected.text for expected in found.captions
     ]
-    for one, said in zip(first["captions"], found.captions, strict=True):
-        np.testing.assert_allclose(one["probabilities"], said.probabilities, atol=1e-5)
-        np.testing.assert_allclose(read(content, one["attention"]), said.attention, atol=2e-3)
+    for one, expected in zip(first["captions"], found.captions, strict=True):
+        np.testing.assert_allclose(one["probabilities"], expected.probabilities, atol=1e-5)
+        np.testing.assert_allclose(read(content, one["attention"]), expected.attention, atol=2e-3)
     regions = first["regions"]
     np.testing.assert_allclose(read(content, regions["weights"]), found.weights, atol=2e-3)
     if name in ("san", "n-san", "absolute"):
@@ -118,7 +118,7 @@ def test_every_kind_of_model_gets_a_page_with_its_numbers(name, files, tmp_path,
         assert not re.search("no (separate )?geometric part", text)
 
 
-def test_nothing_is_loaded_from_anywhere_and_the_policy_says_so(files, tmp_path):
+def test_page_is_self_contained_and_has_a_strict_policy(files, tmp_path):
     _, text = written(small(), files, tmp_path / "page.html")
     reader = Reader(text)
     assert not re.search(r"(?i)https?:|//[a-z0-9-]+\.[a-z]|@import|fetch\(|XMLHttp|WebSocket", text)
@@ -164,27 +164,27 @@ def test_names_and_words_are_escaped(files, tmp_path, monkeypatch):
     assert next(attrs["alt"] for attrs in reader.all("img")) == f"{odd.name}: <script> a&b"
 
 
-def test_it_reads_without_a_script(files, tmp_path, monkeypatch):
+def test_page_is_readable_without_javascript(files, tmp_path, monkeypatch):
     explainer = small()
     _, text = written(explainer, files[:1], tmp_path / "page.html", captions=[["word1 word2"]])
     reader = Reader(text)
     frames = [attrs for attrs in reader.all("li") if attrs.get("class") == "frame"]
-    assert len(frames) == 3  # two words and the end
+    assert len(frames) == 3  # two words and the end token
     rows = [attrs for attrs in reader.all("th") if attrs.get("scope") == "row"]
     assert len(rows) == 3
-    said = explainer.explain(Image.open(files[0]), captions=["word1 word2"]).captions[0]
-    means = said.attention[-1].mean(0)[0]
+    expected = explainer.explain(Image.open(files[0]), captions=["word1 word2"]).captions[0]
+    means = expected.attention[-1].mean(0)[0]
     cells = [f"{place(c, (ROWS, COLUMNS))} ({percent(means[c])})" for c in np.argsort(-means)[:3]]
     assert "; ".join(cells) in text
-    assert not reader.all("nav")  # of one photograph
+    assert not reader.all("nav")  # not for a single photograph
 
 
-def test_names_that_are_not_utf_8_are_escaped(files, tmp_path, monkeypatch):
+def test_invalid_utf8_names_are_escaped(files, tmp_path, monkeypatch):
     odd = tmp_path / os.fsdecode(b"caf\xe9.png")
     try:
         files[0].rename(odd)
     except OSError:
-        pytest.skip("this file system takes names in UTF-8 only")
+        pytest.skip("this file system requires UTF-8 names")
     gone = tmp_path / os.fsdecode(b"gon\xe9.png")
     failures, text = written(
         small(), [odd, gone, files[1]], tmp_path / "page.html", credit_lines=["\udce9"] * 3
@@ -195,14 +195,14 @@ def test_names_that_are_not_utf_8_are_escaped(files, tmp_path, monkeypatch):
     assert "Photograph: \\udce9" in text
 
 
-def test_it_is_told_how_many_images_are_done(files, tmp_path, monkeypatch):
+def test_on_image_reports_progress(files, tmp_path, monkeypatch):
     done = []
     images = [files[0], tmp_path / "gone.png", files[1]]
     written(small(), images, tmp_path / "page.html", on_image=done.append)
     assert done == [1, 2, 3]
 
 
-def test_unreadable_files_are_named_and_the_rest_is_shown(files, tmp_path, monkeypatch):
+def test_unreadable_files_are_reported_and_the_rest_shown(files, tmp_path, monkeypatch):
     broken = tmp_path / "<b>broken.jpg"
     broken.write_text("no image")
     failures, text = written(
@@ -216,7 +216,7 @@ def test_unreadable_files_are_named_and_the_rest_is_shown(files, tmp_path, monke
     assert "&lt;b&gt;broken.jpg" in text
 
 
-def test_without_any_readable_image_there_is_no_page(tmp_path, monkeypatch):
+def test_page_without_readable_images_raises(tmp_path, monkeypatch):
     with pytest.raises(ImageError, match="none of 1 images"):
         written(small(), [tmp_path / "gone.png"], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
@@ -226,11 +226,11 @@ def test_without_any_readable_image_there_is_no_page(tmp_path, monkeypatch):
         write_page(small(), ["a.jpg"], tmp_path / "page.html", [["a"], ["b"]])
 
 
-def test_detail_gives_way_when_there_are_many_photographs(files, tmp_path, monkeypatch):
+def test_detail_is_reduced_for_many_photographs(files, tmp_path, monkeypatch):
     explainer = small()
     cells = ROWS * COLUMNS
     one = len(files) * explainer.config.layers * cells * (cells + 4)
-    # Three maps of two heads and the factors of the mean, or three maps of the mean.
+    # Three maps of two heads and the mean's factors, or three maps of the mean.
     for room, heads in ((7 * one, 2), (7 * one - 1, 1), (3 * one, 1), (3 * one - 1, None)):
         monkeypatch.setattr(page, "MAX_MAP_BYTES", room)
         _, text = written(explainer, files, tmp_path / "page.html")
@@ -248,8 +248,8 @@ def test_factors_of_the_mean_are_exact_where_content_is_tiny(detail, files, tmp_
     real = explainer.explain
     random = np.random.default_rng(1)
     content, weights = random.dirichlet(np.full(6, 0.1), (2, 2, 2, 6)).astype(np.float32)
-    content[:, :, :, 0], weights[:, :, :, 0] = 2e-6, 5e-6  # both lost in 8 bits
-    content[0, :, 0, 1], weights[0, :, 0, 1] = 0, 0  # as is, not a warning
+    content[:, :, :, 0], weights[:, :, :, 0] = 2e-6, 5e-6  # both too small for 8 bits
+    content[0, :, 0, 1], weights[0, :, 0, 1] = 0, 0  # must not warn
     content[1, :, 0, 2], weights[1, :, 0, 2] = 0, 0.5
     bias = np.zeros_like(content)
 
@@ -273,9 +273,7 @@ def test_factors_of_the_mean_are_exact_where_content_is_tiny(detail, files, tmp_
     assert wanted[1, 0, 2] == pytest.approx(np.log(1000))
 
 
-def test_a_page_of_the_paper_s_shape_for_eight_photographs_is_below_six_megabytes(
-    tmp_path, monkeypatch
-):
+def test_page_for_eight_photographs_is_below_six_megabytes(tmp_path, monkeypatch):
     """8 x 8 cells, 3 layers of 8 heads and three captions of ten words, as for COCO."""
     explainer = small(dim=16, heads=8, layers=3)
     random = np.random.default_rng(0)
@@ -284,15 +282,15 @@ def test_a_page_of_the_paper_s_shape_for_eight_photographs_is_below_six_megabyte
     def large(image, captions):
         maps = [random.dirichlet(np.ones(64), (3, 8, 64)).astype(np.float32) for _ in range(3)]
         words = [random.dirichlet(np.ones(64), (3, 8, 11)).astype(np.float32) for _ in range(3)]
-        said = type(found.captions[0])
-        captions = tuple(said(("word1",) * 10, (0.5,) * 11, each) for each in words)
+        expected = type(found.captions[0])
+        captions = tuple(expected(("word1",) * 10, (0.5,) * 11, each) for each in words)
         return type(found)(captions, *maps)
 
     explainer.grid, explainer.cell_boxes = (8, 8), np.zeros((64, 4))
     explainer.model.has_bias = True
     monkeypatch.setattr(explainer, "explain", large)
     pixels = random.integers(0, 256, (24, 32, 3), dtype=np.uint8)
-    # As hard to compress as a photograph with much grass in it.
+    # As hard to compress as a photograph with much texture.
     photo = Image.fromarray(pixels).resize((1024, 768), Image.Resampling.BILINEAR)
     content = io.BytesIO()
     photo.save(content, "JPEG")
@@ -303,7 +301,7 @@ def test_a_page_of_the_paper_s_shape_for_eight_photographs_is_below_six_megabyte
     assert (tmp_path / "page.html").stat().st_size < 6_000_000
 
 
-def test_a_model_folder_is_opened(files, tmp_path):
+def test_page_of_a_model_folder(files, tmp_path):
     config = CaptionerConfig(
         vocab_size=13,
         backbone="efficientnet-lite0",
@@ -326,7 +324,7 @@ def test_a_model_folder_is_opened(files, tmp_path):
         Explainer.open(tmp_path / "regions")
 
 
-def test_cells_in_words_and_as_pictures():
+def test_place_percent_and_veil():
     weights = np.array([0.1, 0.0, 0.5, 0.05, 0.05, 0.3], np.float32)
     assert place(0, (2, 3)) == "row 1, column 1"
     assert place(5, (2, 3)) == "row 2, column 3"
@@ -340,11 +338,11 @@ def test_cells_in_words_and_as_pictures():
     with Image.open(io.BytesIO(content)) as picture:
         assert picture.size == (3, 2)
         alpha = np.array(picture)[..., 3].flatten()
-    assert alpha.argmin() == 2  # what is looked at most is darkened least
+    assert alpha.argmin() == 2  # the highest weight is darkened least
     assert alpha.argmax() == 1
 
 
-def test_a_caption_without_words_is_shown(files, tmp_path):
+def test_empty_caption_is_shown(files, tmp_path):
     _, text = written(small(), files[:1], tmp_path / "page.html", [[""]])
     (photograph,) = Reader(text).photographs()
     assert photograph["captions"][0]["words"] == []

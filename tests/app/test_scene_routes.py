@@ -1,4 +1,4 @@
-"""`/v1/scene` and `/v1/bias`, with a stand-in for the models."""
+"""`/v1/scene` and `/v1/bias`, with a fake studio."""
 
 import pytest
 
@@ -12,11 +12,11 @@ BALL = {"shape": "ball", "colour": "red", "x": 0.25, "y": 0.5, "width": 0.2, "he
 BOX = {"shape": "box", "colour": "blue", "x": 0.75, "y": 0.5, "width": 0.3, "height": 0.2}
 
 
-class Studio:
-    """Says what it was asked for."""
+class FakeStudio:
+    """Records its calls."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def caption(self, model, signed, objects, *, maps=False):
         if signed and "g" not in model:
@@ -28,7 +28,7 @@ class Studio:
         return SceneAnswer(text, -0.5, text.split(), True, [[0.5, 0.5]] * 6, shown)
 
     def surfaces(self, model, signed, *, layer, head, two_sided=False, **scene):
-        self.asked.append((model, signed, layer, head, two_sided, scene))
+        self.calls.append((model, signed, layer, head, two_sided, scene))
         if layer > 2:
             raise ValueError(f"layer: {layer} is not one of 0 to 2")
         flat = {"0.5": [[0.0]], "1": [[1.0]], "2": [[2.0]]}
@@ -40,7 +40,7 @@ class Studio:
 
 @pytest.fixture
 def studio():
-    return Studio()
+    return FakeStudio()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def app(studio):
     return build_app(ServeSettings(), model=card_of(GatedPainter()), studio=studio)
 
 
-def test_a_scene(app):
+def test_caption_a_scene(app):
     asked = {"model": "ng-san", "signed": True, "objects": [BOX, BALL]}
     answer = ask(app, "POST", "/v1/scene", json=asked)
     assert answer.json() == {
@@ -64,7 +64,7 @@ def test_a_scene(app):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"model": "other"}, "model: "),
         ({"model": "san", "signed": True}, "san has no signed geometry"),
@@ -80,32 +80,32 @@ def test_a_scene(app):
         ({"extra": 1}, "extra: "),
     ],
 )
-def test_wrong_scenes(app, change, said):
+def test_invalid_scenes_raise(app, change, message):
     asked = {"model": "ng-san", "objects": [BALL, BOX], **change}
     answer = ask(app, "POST", "/v1/scene", json=asked)
     assert answer.status_code == 422
-    assert said.lower() in answer.json()["error"].lower()
+    assert message.lower() in answer.json()["error"].lower()
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 60_000, b"", b"NaN", b"[]", b"3"])
-def test_broken_json(app, body):
+def test_invalid_json_raises(app, body):
     headers = {"content-type": "application/json"}
     answer = ask(app, "POST", "/v1/scene", content=body, headers=headers)
     assert answer.status_code in (400, 422)
     assert list(answer.json()) == ["error"]
 
 
-def test_numbers_that_are_none(app):
+def test_nan_coordinates_raise(app):
     body = b'{"model": "san", "objects": [{"shape": "ball", "colour": "red", "x": NaN, "y": 0}]}'
     headers = {"content-type": "application/json"}
     assert ask(app, "POST", "/v1/scene", content=body, headers=headers).status_code == 422
 
 
-def test_surfaces(app, studio):
+def test_bias_surfaces(app, studio):
     found = ask(app, "GET", "/v1/bias", params={"model": "g-san", "signed": "true", "head": 3})
     assert found.json()["kind"] == "query"
     assert found.json()["range"] == [0, 3]
-    assert studio.asked.pop() == ("g-san", True, 0, 3, False, {})
+    assert studio.calls.pop() == ("g-san", True, 0, 3, False, {})
     asked = {
         "model": "g-san",
         "objects": [BALL, BOX],
@@ -115,7 +115,7 @@ def test_surfaces(app, studio):
     }
     assert ask(app, "POST", "/v1/bias", json=asked).is_success
     scene = {"objects": [SceneObject(**BALL), SceneObject(**BOX)], "object_index": 1}
-    assert studio.asked.pop() == ("g-san", False, 2, 0, True, scene)
+    assert studio.calls.pop() == ("g-san", False, 2, 0, True, scene)
     for query in (
         "",
         "?model=other",
@@ -128,7 +128,7 @@ def test_surfaces(app, studio):
         assert (answer.status_code, list(answer.json())) == (422, ["error"])
 
 
-def test_models(app):
+def test_models_are_listed(app):
     found = ask(app, "GET", "/v1/models").json()["models"]
     assert [(model["name"], model["kind"]) for model in found] == [
         ("painter", "photo"),
@@ -136,7 +136,7 @@ def test_models(app):
     ]
 
 
-def test_an_installation_without_scene_models(monkeypatch):
+def test_missing_scene_models_answer_404(monkeypatch):
     def missing(**_):
         raise ValueError("looks.json is missing")
 

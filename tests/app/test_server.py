@@ -42,7 +42,7 @@ def read_all(connection):
 
 
 def request_of(file):
-    """The bytes of a whole request."""
+    """The bytes of a complete request."""
     body = b'--a\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + file + b"\r\n--a--\r\n"
     kind = b"Content-Type: multipart/form-data; boundary=a\r\n"
     return HEAD + kind + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -61,7 +61,7 @@ def impatient():
         yield process
 
 
-def test_a_slow_head_times_out(impatient):
+def test_slow_header_times_out(impatient):
     with connect(impatient) as silent, connect(impatient) as slow:
         start = time.monotonic()
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHo")
@@ -71,7 +71,7 @@ def test_a_slow_head_times_out(impatient):
 
 
 @pytest.mark.slow
-def test_a_dripping_head_times_out(impatient):
+def test_dripping_header_times_out(impatient):
     with connect(impatient) as slow:
         start = time.monotonic()
         try:
@@ -84,7 +84,7 @@ def test_a_dripping_head_times_out(impatient):
 
 
 @pytest.mark.slow
-def test_a_slow_body_times_out(impatient):
+def test_slow_body_times_out(impatient):
     with connect(impatient) as slow:
         slow.sendall(request_of(file_of())[:-50])
         status, _, rest = read_all(slow).partition(b"\r\n")
@@ -93,7 +93,7 @@ def test_a_slow_body_times_out(impatient):
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_the_answer_times_out(impatient):
+def test_client_that_does_not_read_times_out(impatient):
     before = metrics(impatient)["ngsan_open_requests"]
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -101,7 +101,7 @@ def test_a_client_that_does_not_read_the_answer_times_out(impatient):
     slow.settimeout(10)
     with slow:
         ask = b"GET /examples/bed.jpg HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        slow.sendall(ask * 100)  # far more than lies in buffers on the way
+        slow.sendall(ask * 100)  # far more than network buffers hold
         time.sleep(3.5)
         try:
             while slow.recv(1 << 20):
@@ -137,14 +137,14 @@ def test_malformed_http_gets_an_answer(impatient):
         assert b"400" in read_all(connection).splitlines()[0]
 
 
-def test_a_rejected_upload_still_gets_the_answer(impatient):
+def test_rejected_upload_gets_an_answer(impatient):
     answer = httpx.post(f"{impatient.address}v1/scene", content=bytes(3_000_000))
     assert answer.status_code == 413
-    # Who asks first is told before anything is sent.
-    with connect(impatient) as polite:
-        polite.sendall(HEAD + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n")
-        polite.sendall(b"Content-Type: application/json\r\n\r\n")
-        assert b"413" in read_all(polite).splitlines()[0]
+    # With "Expect: 100-continue", the rejection comes before the body is sent.
+    with connect(impatient) as careful:
+        careful.sendall(HEAD + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n")
+        careful.sendall(b"Content-Type: application/json\r\n\r\n")
+        assert b"413" in read_all(careful).splitlines()[0]
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_disconnected_clients_leave_the_queue():
         gone = [connect(process) for _ in range(4)]
         gone[0].sendall(request_of(file_of()))
         until(lambda: metrics(process)["ngsan_waiting_photographs"] == 1)
-        time.sleep(0.5)  # until it is in the model, alone
+        time.sleep(0.5)  # until it is alone in the model
         for connection in gone[1:]:
             connection.sendall(request_of(file_of()))
         until(lambda: metrics(process)["ngsan_waiting_photographs"] == 4)
@@ -165,7 +165,7 @@ def test_disconnected_clients_leave_the_queue():
         assert answer.json()["results"][0]["caption"] == PLAIN
         found = metrics(process)
         assert found["ngsan_client_disconnects_total"] == 4
-        # One was in the model already; the others were never captioned.
+        # One was already in the model; the others were never captioned.
         assert found["ngsan_photographs_total"] <= 2
 
 
@@ -208,7 +208,7 @@ def test_shutdown_finishes_accepted_requests():
 
 
 def test_ctrl_c_stops_an_idle_server_at_once():
-    with server() as process, connect(process):  # somebody who is connected and says nothing
+    with server() as process, connect(process):  # with an idle connection
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=10)
@@ -216,8 +216,8 @@ def test_ctrl_c_stops_an_idle_server_at_once():
         assert time.monotonic() - start < 3
 
 
-def test_the_log_has_one_line_per_request():
-    """Also of files about which a decoder has something to say."""
+def test_log_has_one_line_per_request():
+    """Also for files with decoder warnings."""
     original = bytearray(file_of(kind="TIFF", compression="tiff_lzw"))
     with server() as process:
         for place in range(8, len(original), 40):
@@ -246,7 +246,7 @@ def test_shutdown_has_a_timeout():
 
 
 @pytest.mark.slow
-def test_the_number_of_connections_is_limited():
+def test_number_of_connections_is_limited():
     with server(max_connections=5) as process:
         held = [connect(process) for _ in range(5)]
         time.sleep(0.2)
@@ -257,21 +257,21 @@ def test_the_number_of_connections_is_limited():
         until(lambda: httpx.get(f"{process.address}healthz").status_code == 200)
 
 
-def test_small_packets_are_sent_at_once():
-    """Otherwise every answer is forty milliseconds late, as its head waits to be acknowledged."""
-    with closing(listen(ServeSettings(port=0))) as taken:
-        assert taken.proto == socket.IPPROTO_TCP
+def test_small_packets_are_sent_immediately():
+    """TCP_NODELAY: otherwise every answer is delayed by 40 ms."""
+    with closing(listen(ServeSettings(port=0))) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_a_port_in_use_is_an_error():
-    with closing(listen(ServeSettings(port=0))) as taken:
-        taken.listen()
+def test_port_in_use_raises():
+    with closing(listen(ServeSettings(port=0))) as listener:
+        listener.listen()
         with pytest.raises(ValueError, match="choose another with --port"):
-            listen(ServeSettings(port=taken.getsockname()[1]))
+            listen(ServeSettings(port=listener.getsockname()[1]))
 
 
 def until(holds, seconds=10.0):
-    """Waits for something to hold; a connection that fails counts as no."""
+    """Waits until `holds()`; a failed connection counts as false."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -279,5 +279,5 @@ def until(holds, seconds=10.0):
                 return
         except httpx.TransportError:
             pass
-        assert time.monotonic() < end, "it never came to that"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The page, its files, the examples and the description of the API."""
+"""The page, its files, the examples and the API description."""
 
 import re
 
@@ -14,7 +14,7 @@ def app():
     return make_app()
 
 
-def test_examples_are_the_packages_own(app):
+def test_examples_are_served_from_the_package(app):
     listed = ask(app, "GET", "/v1/examples").json()
     assert [one["file"] for one in listed] == [example.file for example in EXAMPLES]
     for one, example in zip(listed, EXAMPLES, strict=True):
@@ -24,7 +24,7 @@ def test_examples_are_the_packages_own(app):
         assert answer.content == example.path.read_bytes()
 
 
-def test_what_has_not_changed_is_not_sent_again(app):
+def test_unchanged_files_answer_304(app):
     first = ask(app, "GET", "/examples/cat.jpg")
     tag = first.headers["etag"]
     for known in (tag, f"W/{tag}", f'"other", {tag}'):
@@ -49,11 +49,11 @@ def test_what_has_not_changed_is_not_sent_again(app):
         "/examples/..%2f__main__.py",
     ],
 )
-def test_nothing_else_is_served(app, path):
+def test_other_paths_are_not_served(app, path):
     assert ask(app, "GET", path).status_code == 404
 
 
-def test_files_of_a_folder(tmp_path):
+def test_read_files_of_a_folder(tmp_path):
     (tmp_path / "more").mkdir()
     content = {"index.html": b"<p>", "a.js": b"1", "more/b.css": b"p{}", "c.svg": b"<svg/>"}
     for name, text in content.items():
@@ -67,7 +67,7 @@ def test_files_of_a_folder(tmp_path):
     assert len({page.etag for page in pages.values()}) == 4
 
 
-def test_the_description_is_whole(app):
+def test_openapi_description_is_complete(app):
     found = ask(app, "GET", "/openapi.json").json()
     assert set(found["paths"]) == {
         "/v1/caption",
@@ -92,7 +92,7 @@ def test_the_description_is_whole(app):
                     assert "Problem" in str(answer["content"])
 
 
-def test_the_page_about_the_api_needs_no_other_host(app):
+def test_api_page_is_self_contained(app):
     page = ask(app, "GET", "/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     text = page.text

@@ -1,4 +1,4 @@
-"""Scenes that somebody has drawn: the models that ship, without torch, against PyTorch."""
+"""The scene studio: shipped models without torch, against PyTorch."""
 
 import dataclasses
 import json
@@ -24,8 +24,8 @@ from ngsan.data.synthetic.scenes import (
 from ngsan.models.checkpoint import load_model
 from ngsan.predict.captioner import Captioner
 
-EVERY = sorted(FOLDERS)
-WITH_BIAS = [which for which in EVERY if which[0] not in ("san", "n-san")]
+ALL_MODELS = sorted(FOLDERS)
+WITH_BIAS = [which for which in ALL_MODELS if which[0] not in ("san", "n-san")]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ BOX = SceneObject("box", "blue", 0.75, 0.5, 0.15, 0.15)
 
 
 def regions_of(things):
-    """Features and boxes of a scene, as `scenes_to_batch` makes them but for the noise."""
+    """Features and boxes of a scene as in `scenes_to_batch`, without noise."""
     codes = look_codes()
     looks = [
         codes[COLOURS.index(thing.colour)] + codes[len(COLOURS) + SHAPES.index(thing.shape)]
@@ -57,7 +57,7 @@ def regions_of(things):
 
 
 def recorded(which, things):
-    """The maps of the encoder in PyTorch, from the same rounded weights."""
+    """The encoder's maps in PyTorch, with the same quantized weights."""
     captioner, _, _ = load_model(SCENES / FOLDERS[which], "captioning")
     features, boxes = regions_of(things)
     maps = []
@@ -66,7 +66,7 @@ def recorded(which, things):
     return maps
 
 
-@pytest.mark.parametrize("which", EVERY, ids=FOLDERS.get)
+@pytest.mark.parametrize("which", ALL_MODELS, ids=FOLDERS.get)
 def test_maps_agree_with_torch(studio, which):
     things = objects_of(some_scenes(1, 4)[0])
     found = studio.caption(*which, things, maps=True).maps
@@ -78,14 +78,14 @@ def test_maps_agree_with_torch(studio, which):
     assert (found.geometry is None) == (which[0] in ("san", "n-san"))
     if found.geometry is not None:
         bias = torch.cat([part.bias for part in maps]).numpy()
-        # Up to one number a row, which no softmax notices.
-        apart = np.array(found.geometry) - bias
-        np.testing.assert_allclose(apart, apart[..., :1].repeat(len(things) + 1, -1), atol=1e-4)
+        # Up to a constant per row, which does not change the softmax.
+        shift = np.array(found.geometry) - bias
+        np.testing.assert_allclose(shift, shift[..., :1].repeat(len(things) + 1, -1), atol=1e-4)
         product = np.array(found.content) * np.exp(found.geometry)
         np.testing.assert_allclose(product, found.weights, atol=1e-4)
 
 
-@pytest.mark.parametrize("which", EVERY, ids=FOLDERS.get)
+@pytest.mark.parametrize("which", ALL_MODELS, ids=FOLDERS.get)
 def test_captions_and_attention_agree_with_torch(studio, which):
     things = objects_of(some_scenes(1, 2, seed=3)[0])
     answer = studio.caption(*which, things)
@@ -102,12 +102,12 @@ def test_captions_and_attention_agree_with_torch(studio, which):
     assert answer.maps is None
 
 
-def test_an_answer_is_json(studio):
+def test_answers_are_json(studio):
     answer = studio.caption("ng-san", True, [BALL, BOX], maps=True)
-    told = json.loads(json.dumps(dataclasses.asdict(answer)))
-    assert set(told) == {"caption", "score", "words", "is_true", "attention", "maps"}
-    assert np.shape(told["attention"]) == (len(answer.words), 2)
-    assert np.shape(told["maps"]["weights"])[2:] == (3, 3)
+    content = json.loads(json.dumps(dataclasses.asdict(answer)))
+    assert set(content) == {"caption", "score", "words", "is_true", "attention", "maps"}
+    assert np.shape(content["attention"]) == (len(answer.words), 2)
+    assert np.shape(content["maps"]["weights"])[2:] == (3, 3)
     json.dumps(dataclasses.asdict(studio.surfaces("g-san", False)))
     about = json.loads(json.dumps(studio.models()))
     assert {(each["name"], each["signed"]) for each in about} == set(FOLDERS)
@@ -119,9 +119,9 @@ def true_share(studio, which, scenes):
     return sum(answer.is_true is True for answer in answers) / len(answers)
 
 
-def test_captions_are_true_as_often_as_geometry_allows(studio):
+def test_accuracy_depends_on_geometry(studio):
     scenes = some_scenes(60, 2)
-    true = {which: true_share(studio, which, scenes) for which in EVERY}
+    true = {which: true_share(studio, which, scenes) for which in ALL_MODELS}
     assert true["ng-san", True] > 0.9
     assert true["g-san", True] > 0.8
     assert true["ng-san", False] > 0.8
@@ -129,7 +129,7 @@ def test_captions_are_true_as_often_as_geometry_allows(studio):
     assert max(true["san", False], true["n-san", False]) < 0.6
 
 
-def test_a_model_without_geometry_does_not_notice_a_move(studio):
+def test_models_without_geometry_ignore_positions(studio):
     moved = dataclasses.replace(BALL, x=0.75), dataclasses.replace(BOX, x=0.25)
     for name in ("san", "n-san"):
         before, after = (studio.caption(name, False, pair) for pair in ((BALL, BOX), moved))
@@ -139,8 +139,8 @@ def test_a_model_without_geometry_does_not_notice_a_move(studio):
     assert before.caption == after.caption
 
 
-def test_signed_geometry_sees_the_ball_go_round(studio):
-    """Whatever of a scene is told, it changes as the ball goes by."""
+def test_signed_geometry_distinguishes_positions(studio):
+    """The relation in the caption changes as the ball moves around the box."""
     seen = set()
     for x, y in ((0.2, 0.5), (0.5, 0.2), (0.8, 0.5), (0.5, 0.8), (0.47, 0.5)):
         big = SceneObject("box", "blue", 0.5, 0.5, 0.3, 0.3)
@@ -151,26 +151,26 @@ def test_signed_geometry_sees_the_ball_go_round(studio):
 
 
 @pytest.mark.parametrize("count", [1, 5, 8])
-def test_any_number_of_things_is_answered(studio, count):
+def test_any_number_of_objects_is_captioned(studio, count):
     rng = np.random.default_rng(count)
     things = [
         SceneObject("ball", "red", *rng.uniform(0.1, 0.9, 2).tolist(), 0.1, 0.1)
         for _ in range(count)
     ]
-    for which in EVERY:
+    for which in ALL_MODELS:
         answer = studio.caption(*which, things, maps=True)
         assert np.isfinite(answer.score)
         assert np.shape(answer.maps.content)[2:] == (count + 1, count + 1)
         np.testing.assert_allclose(np.sum(answer.maps.weights, -1), 1, atol=1e-4)
 
 
-def test_truth_is_that_of_the_relations():
+def test_is_true_follows_the_relations():
     claim = "a red ball left of a blue box"
     assert is_true(claim, [BALL, BOX]) is True
     assert is_true("a red ball right of a blue box", [BALL, BOX]) is False
     assert is_true("a red ball left of a green box", [BALL, BOX]) is False
     assert is_true("ball ball ball", [BALL, BOX]) is None
-    # Of two red balls one is enough.
+    # One matching red ball of two is enough.
     other = dataclasses.replace(BALL, x=0.95)
     assert is_true(claim, [other, BALL, BOX]) is True
     assert is_true(claim, [BALL, other, BOX]) is True
@@ -180,18 +180,18 @@ def test_truth_is_that_of_the_relations():
             a, b = scene.things[:2]
             word = relation(a.box, b.box, family)
             if word:
-                said = f"the {a.name} {word} the {b.name}"
-                assert is_true(said, objects_of(scene)) is True
-                assert read_claim(said).holds_in(scene)
+                claimed = f"the {a.name} {word} the {b.name}"
+                assert is_true(claimed, objects_of(scene)) is True
+                assert read_claim(claimed).holds_in(scene)
 
 
-def test_looks_are_those_of_training():
-    told = json.loads((SCENES / LOOKS).read_text())
-    rows = [*told["colours"].values(), *told["shapes"].values(), told["canvas"]]
+def test_look_codes_equal_training():
+    saved = json.loads((SCENES / LOOKS).read_text())
+    rows = [*saved["colours"].values(), *saved["shapes"].values(), saved["canvas"]]
     np.testing.assert_allclose(rows, look_codes(), atol=1e-6)
 
 
-def test_a_wrong_object_is_named():
+def test_invalid_object_error_names_the_value():
     wrong = [{"shape": "cube"}, {"colour": "pink"}, {"x": 1.5}, {"y": -0.1}, {"y": float("nan")}]
     wrong += [{"width": 0}, {"height": 2}, {"height": 10**400}, {"height": float("inf")}]
     for keys in (*wrong, {"x": "0.5"}, {"x": True}):
@@ -199,7 +199,7 @@ def test_a_wrong_object_is_named():
             dataclasses.replace(BALL, **keys)
 
 
-def test_wrong_questions_are_named(studio):
+def test_invalid_requests_raise(studio):
     with pytest.raises(ValueError, match="model: 'gan' is not one of san, n-san, g-san, ng-san, g"):
         studio.caption("gan", False, [BALL])
     with pytest.raises(
@@ -220,8 +220,8 @@ def test_wrong_questions_are_named(studio):
 
 
 @pytest.mark.parametrize("which", WITH_BIAS, ids=FOLDERS.get)
-def test_a_surface_agrees_with_the_map_of_a_scene(studio, which):
-    """A box of half the width at one width to the right and one height below."""
+def test_surface_agrees_with_the_map_of_a_scene(studio, which):
+    """For a box of half the size, one width to the right and one height below."""
     ball = SceneObject("ball", "red", 0.4, 0.4, 0.2, 0.2)
     box = SceneObject("box", "blue", 0.6, 0.6, 0.1, 0.1)
     canvas_free = studio.surfaces(
@@ -232,13 +232,13 @@ def test_a_surface_agrees_with_the_map_of_a_scene(studio, which):
         wanted = maps[0].bias[0, 1, 0, 1].item()
         assert canvas_free.position["2"][2][2] == pytest.approx(wanted, abs=2e-3)
         assert canvas_free.size["1"][4][4] == pytest.approx(wanted, abs=2e-3)
-    # Without a scene it is the bias of a mean query, which is one of a content-independent bias.
+    # Without a scene, it is the bias of a mean query; a content-independent bias is the same.
     mean = studio.surfaces(*which, layer=0, head=1, steps=7)
     assert (mean == canvas_free) == (which[0] == "g-san-ci")
 
 
-def test_a_drag_is_answered_in_time(studio):
-    """The target is 60 ms end to end; here without the network, generously on a busy machine."""
+def test_drag_is_answered_in_time(studio):
+    """The target is 60 ms end to end; here 30 ms of CPU time, without the network."""
     scenes = some_scenes(20, 3)
     studio.caption("ng-san", True, objects_of(scenes[0]), maps=True)
     start = time.process_time()
@@ -247,7 +247,7 @@ def test_a_drag_is_answered_in_time(studio):
     assert (time.process_time() - start) / len(scenes) < 0.03
 
 
-def test_it_needs_no_torch():
+def test_studio_needs_no_torch():
     code = (
         "import sys; from ngsan.app.studio import SceneStudio, SceneObject;"
         "studio = SceneStudio.open();"
@@ -263,7 +263,7 @@ def test_models_are_small():
         assert size < 600_000, name
 
 
-def test_what_is_missing_or_damaged_is_named(tmp_path):
+def test_missing_or_damaged_files_raise(tmp_path):
     with pytest.raises(ValueError, match="looks.json is missing"):
         SceneStudio.open(folder=tmp_path)
     (tmp_path / LOOKS).write_text("{")

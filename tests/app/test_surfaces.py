@@ -1,4 +1,4 @@
-"""Surfaces of the bias: against the torch module at pairs of boxes, and in closed form."""
+"""Bias surfaces against the torch module at pairs of boxes, and in closed form."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ STEPS = 7
 
 
 def random_model(kind, seed=0, **keys):
-    """A captioner whose weights are all random, also those that are initialized to zero."""
+    """A captioner with random weights, including those initialized to zero."""
     torch.manual_seed(seed)
     config = dataclasses.replace(SMALL, geometry=kind, **keys)
     captioner = build_captioner(config).eval()
@@ -39,14 +39,14 @@ def random_model(kind, seed=0, **keys):
 
 
 def two_boxes(dx, dy, dw, dh):
-    """Box i and a box j to the right of and below it with these relations."""
+    """Box i, and a box j to the right of and below it with the given geometry."""
     width, height = 0.3, 0.2
     other = (0.5 + dx * width, 0.5 + dy * height, width / dw, height / dh)
     return np.array([(0.5, 0.5, width, height), other])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_of_a_surface_is_the_bias_of_two_such_boxes(kind):
+def test_surface_values_equal_the_bias_of_box_pairs(kind):
     signed = kind != "key"
     captioner, model = random_model(kind, signed_geometry=signed)
     module = captioner.encoder.layers[1].attention.score_bias
@@ -72,7 +72,7 @@ def test_a_value_of_a_surface_is_the_bias_of_two_such_boxes(kind):
                 assert found == pytest.approx(wanted, abs=3e-4), (name, fixed, row, column)
 
 
-def test_the_content_independent_surface_in_closed_form():
+def test_content_independent_surface_equals_closed_form():
     captioner, model = random_model("content-independent", seed=3)
     state = captioner.encoder.layers[0].attention.score_bias.state_dict()
     weight, shift, head = (
@@ -87,7 +87,7 @@ def test_the_content_independent_surface_in_closed_form():
             assert mean[row][column] == pytest.approx(each.mean(), abs=1e-4)
 
 
-def test_two_sides_meet_in_the_middle():
+def test_two_sided_surfaces_contain_the_one_sided():
     _, model = random_model("query", signed_geometry=True)
     both, one = model.surfaces(steps=13, two_sided=True), model.surfaces(steps=7)
     assert both.offsets == (-3.0, 3.0)

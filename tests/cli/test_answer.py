@@ -32,7 +32,7 @@ from ngsan.predict.answerer import photo_source
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.run import train
 
-ASKED = [
+QUESTIONS = [
     ("1", "train", "what colour is it?", "red"),
     ("2", "train", "what colour is it?", "blue"),
     ("1", "val", "is it red?", "red"),
@@ -40,9 +40,9 @@ ASKED = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A captioner with a backbone, photographs, and a model of questions about them."""
-    folder = tmp_path_factory.mktemp("world")
+def setup(tmp_path_factory):
+    """A captioner with a backbone, photographs, and answerers trained on questions about them."""
+    folder = tmp_path_factory.mktemp("answer")
     captioner = CaptionerConfig(
         vocab_size=3,
         feature_dim=320,
@@ -67,7 +67,7 @@ def world(tmp_path_factory):
     data = folder / "data"
     records = [
         Question(str(number), image, split, asked, (answer,) * 10)
-        for number, (image, split, asked, answer) in enumerate(ASKED)
+        for number, (image, split, asked, answer) in enumerate(QUESTIONS)
     ]
     write_questions(data, records)
     count_words(records).save(data / WORDS)
@@ -95,32 +95,32 @@ def world(tmp_path_factory):
     return folder
 
 
-def ask(world, *more, model="run", photo="photo"):
-    picture = str(world / "pictures" / "1.png")
-    options = ["--model", str(world / model), "--photo-model", str(world / photo)]
+def ask(setup, *more, model="run", photo="photo"):
+    picture = str(setup / "pictures" / "1.png")
+    options = ["--model", str(setup / model), "--photo-model", str(setup / photo)]
     return main(["answer", picture, *more, *options])
 
 
-def test_the_store_says_whose_backbone_it_was(world):
-    store = FeatureStore(world / "data")
+def test_store_records_the_source_of_its_features(setup):
+    store = FeatureStore(setup / "data")
     assert store.feature_dim == 320
-    assert store.source == f"extract {photo_source(world / 'photo').signature}"
+    assert store.source == f"extract {photo_source(setup / 'photo').signature}"
     assert store["1"].boxes.shape == (4, 4)
 
 
-def test_the_best_answers_and_where_the_model_looked(world, capsys):
-    assert ask(world, "what colour is it?") == 0
-    said = capsys.readouterr().out
-    assert "red" in said
-    assert "blue" in said
-    assert "looked at: row" in said
-    assert "most important words:" in said
+def test_answers_and_attended_cells_are_printed(setup, capsys):
+    assert ask(setup, "what colour is it?") == 0
+    shown = capsys.readouterr().out
+    assert "red" in shown
+    assert "blue" in shown
+    assert "looked at: row" in shown
+    assert "most important words:" in shown
 
 
-def test_json_and_several_questions(world, capsys):
+def test_json_output_for_several_questions(setup, capsys):
     assert (
         ask(
-            world,
+            setup,
             "what colour is it?",
             "is the zebra red?",
             "--format",
@@ -137,54 +137,54 @@ def test_json_and_several_questions(world, capsys):
     assert second["unknown"] == ["the", "zebra"]
 
 
-def test_a_picture_of_where_the_model_looked(world, tmp_path):
-    assert ask(world, "what colour is it?", "--figure", str(tmp_path / "looked.png")) == 0
+def test_figure_shows_the_attention(setup, tmp_path):
+    assert ask(setup, "what colour is it?", "--figure", str(tmp_path / "looked.png")) == 0
     with Image.open(tmp_path / "looked.png") as found:
         assert found.size == (120, 80)
 
 
-def test_questions_are_no_markup(world, capsys):
-    assert ask(world, "[/b] what [bold]xyz xyz is xyz?") == 0
+def test_questions_are_not_interpreted_as_markup(setup, capsys):
+    assert ask(setup, "[/b] what [bold]xyz xyz is xyz?") == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "[/b] what [bold]xyz xyz is xyz?"
     assert "unknown words: [, b], [bold]xyz, xyz\n" in out
 
 
-def test_a_question_that_is_too_long_is_told_of(world, capsys):
+def test_too_long_question_prints_a_warning(setup, capsys):
     fits = "is it " + "red " * 12
-    assert ask(world, f"{fits}?", f"{fits} red or blue?", "--format", "json") == 0
-    told = capsys.readouterr()
-    asked = json.loads(told.out)
+    assert ask(setup, f"{fits}?", f"{fits} red or blue?", "--format", "json") == 0
+    printed = capsys.readouterr()
+    asked = json.loads(printed.out)
     assert [len(one["words"]) for one in asked] == [14, 14]
-    (line,) = told.err.splitlines()
+    (line,) = printed.err.splitlines()
     assert line.endswith("blue?': the model reads the first 14 words only, not the last 3")
-    assert ask(world, "dog " * 500, "--format", "json") == 0
-    told = capsys.readouterr()
-    assert "dog ...': the model reads the first 14 words only, not the last 486" in told.err
-    assert len(told.err) < 200
+    assert ask(setup, "dog " * 500, "--format", "json") == 0
+    printed = capsys.readouterr()
+    assert "dog ...': the model reads the first 14 words only, not the last 486" in printed.err
+    assert len(printed.err) < 200
 
 
-def test_what_cannot_be_answered(world, tmp_path, capsys):
-    assert ask(world, "what colour is it?", photo="other") == 2
+def test_invalid_questions_and_models_raise(setup, tmp_path, capsys):
+    assert ask(setup, "what colour is it?", photo="other") == 2
     assert "trained on regions of another source" in capsys.readouterr().err
-    assert ask(world, "what colour is it?", model="photo") == 2
+    assert ask(setup, "what colour is it?", model="photo") == 2
     assert "a model for captioning, not for answering" in capsys.readouterr().err
-    assert ask(world, "?!") == 2
+    assert ask(setup, "?!") == 2
     assert "has no words" in capsys.readouterr().err
-    assert ask(world, "is it?", "--figure", str(tmp_path)) == 2
+    assert ask(setup, "is it?", "--figure", str(tmp_path)) == 2
     assert "is a folder; pass a file" in capsys.readouterr().err
-    assert ask(world, "is it?", "--num-return", "0") == 2
+    assert ask(setup, "is it?", "--num-return", "0") == 2
     assert "--num-return: '0' is not" in capsys.readouterr().err
-    assert main(["answer", str(tmp_path / "no.jpg"), "is it?", "--model", str(world / "run"),
-                 "--photo-model", str(world / "photo")]) == 2  # fmt: skip
+    assert main(["answer", str(tmp_path / "no.jpg"), "is it?", "--model", str(setup / "run"),
+                 "--photo-model", str(setup / "photo")]) == 2  # fmt: skip
     assert "no.jpg" in capsys.readouterr().err
 
 
-def test_a_model_that_sees_nothing_needs_no_backbone(world, tmp_path, capsys):
-    assert ask(world, "what colour is it?", model="blind", photo="nowhere") == 0
+def test_question_only_model_needs_no_backbone(setup, tmp_path, capsys):
+    assert ask(setup, "what colour is it?", model="blind", photo="nowhere") == 0
     assert "looked at" not in capsys.readouterr().out
     more = {"model": "blind", "photo": "nowhere"}
-    assert ask(world, "what colour is it?", "--figure", str(tmp_path / "seen.png"), **more) == 2
-    told = capsys.readouterr()
-    assert "--figure: this model answers without the image" in told.err
-    assert told.out == ""
+    assert ask(setup, "what colour is it?", "--figure", str(tmp_path / "seen.png"), **more) == 2
+    printed = capsys.readouterr()
+    assert "--figure: this model answers without the image" in printed.err
+    assert printed.out == ""

@@ -1,4 +1,4 @@
-"""`ngsan caption` from the outside, with a model whose right answers are known."""
+"""End-to-end tests of `ngsan caption`, with a fake model whose correct captions are known."""
 
 import csv
 import io
@@ -30,20 +30,20 @@ PLAIN = "red green blue grey"
 
 @pytest.fixture(autouse=True)
 def opened(monkeypatch):
-    """Puts the stand-in in the place of every model; tells what was asked for."""
-    asked = []
+    """Replaces every model by the fake one; returns the load requests."""
+    load_calls = []
 
     def load(model, **options):
-        asked.append((model, options))
+        load_calls.append((model, options))
         return open_painter()
 
     monkeypatch.setattr(command, "load", load)
-    return asked
+    return load_calls
 
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command; gives the exit status, the output and the errors."""
+    """Runs the command; returns exit status, output and errors."""
 
     def call(*words):
         try:
@@ -57,7 +57,7 @@ def run(capsys):
 
 @pytest.fixture
 def photos(tmp_path):
-    """A folder of pictures, two of them in a folder within, and their captions by path."""
+    """A folder of pictures, two of them in a subfolder, and their captions by path."""
     root = tmp_path / "photos"
     (root / "more").mkdir(parents=True)
     images, names = pictures(5)
@@ -72,16 +72,16 @@ def lines(text):
     return [tuple(line.split("\t")) for line in text.splitlines()]
 
 
-def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch, capsys):
+def test_empty_path_raises(tmp_path, monkeypatch, capsys):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     monkeypatch.chdir(tmp_path)
     assert main(["caption", ""]) == 2
     assert capsys.readouterr().err == "ngsan caption: no images in ''\n"
 
 
-def test_files_in_the_order_that_they_are_named(run, photos):
+def test_captions_keep_the_order_of_the_paths(run, photos):
     _, wanted = photos
-    paths = [*reversed(wanted), *wanted]  # the same file may be named twice
+    paths = [*reversed(wanted), *wanted]  # a file may occur twice
     done = run(*paths)
     assert (done.status, done.err) == (0, "")
     assert lines(done.out) == [(path, wanted[path]) for path in paths]
@@ -111,25 +111,25 @@ def test_folders_and_patterns(run, photos, monkeypatch):
     "name",
     ["-dash.png", "new\nline.png", "tab\there.png", "\x1b[31mred.png", "[a].png", "*.png", "'q'"],
 )
-def test_odd_names(name, run, tmp_path, monkeypatch):
+def test_unusual_file_names(name, run, tmp_path, monkeypatch):
     paint().save(tmp_path / name, "PNG")
     monkeypatch.chdir(tmp_path)
     done = run("--", name)
     assert done.status == 0
     shown, caption = done.out.removesuffix("\n").split("\t")
     assert caption == PLAIN
-    assert shown.isprintable()  # one line, and nothing that steers a terminal
+    assert shown.isprintable()  # one line without control characters
     assert json.loads(run("--format", "json", "--", name).out)[0]["image"] == name
     rows = list(csv.DictReader(io.StringIO(run("--format", "csv", "--", name).out, newline="")))
     assert rows[0]["image"] == name
 
 
-def test_names_that_are_no_text(tmp_path):
+def test_file_names_of_invalid_utf8(tmp_path):
     name = os.fsdecode(b"caf\xe9.png")
     try:
         paint().save(tmp_path / name, "PNG")
     except OSError:
-        pytest.skip("this file system takes text only")
+        pytest.skip("this file system requires UTF-8 names")
     for words, read in {
         (): lambda out: out.split(b"\t")[0],
         ("--format", "json"): lambda out: os.fsencode(json.loads(out)[0]["image"]),
@@ -140,7 +140,7 @@ def test_names_that_are_no_text(tmp_path):
         assert done[1] == b""
 
 
-def test_json(run, photos, tmp_path):
+def test_json_output(run, photos, tmp_path):
     root, wanted = photos
     (root / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nand no more")
     to = tmp_path / "new" / "captions.json"
@@ -166,7 +166,7 @@ def test_json(run, photos, tmp_path):
     assert json.loads(again.out) == found
 
 
-def test_csv(run, photos, tmp_path):
+def test_csv_output(run, photos, tmp_path):
     root, wanted = photos
     (root / 'a "b", c.txt').write_text("text")
     paths = [*wanted, root / 'a "b", c.txt']
@@ -265,7 +265,7 @@ def test_options_reach_the_search(run, photos, monkeypatch, opened):
         (("x", "--prefix", "zebra"), "prefix: 'zebra' is not a word of the model"),
     ],
 )
-def test_wrong_command_lines(words, message, run, tmp_path, monkeypatch):
+def test_invalid_command_lines_raise(words, message, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paint().save(tmp_path / "x", "PNG")
     done = run(*words)
@@ -275,7 +275,7 @@ def test_wrong_command_lines(words, message, run, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_an_image_is_never_overwritten(run, photos):
+def test_output_never_overwrites_an_input(run, photos):
     root, wanted = photos
     path = Path(next(iter(wanted)))
     before = path.read_bytes()
@@ -287,12 +287,12 @@ def test_an_image_is_never_overwritten(run, photos):
         assert path.read_bytes() == before
 
 
-def test_nothing_found(run, tmp_path, photos, opened):
+def test_missing_images_are_reported(run, tmp_path, photos, opened):
     (tmp_path / "empty").mkdir()
     done = run(tmp_path / "empty")
     assert done.status == 2
     assert f"no images in {tmp_path / 'empty'}" in done.err
-    assert not opened  # before anything is loaded
+    assert not opened  # no model was loaded
     done = run(tmp_path / "empty", photos[0])
     assert done.status == 1
     assert len(done.out.splitlines()) == 5
@@ -302,7 +302,7 @@ def test_nothing_found(run, tmp_path, photos, opened):
     assert f"{tmp_path / 'gone.jpg'}: file not found" in done.err
 
 
-def test_no_model(run, photos, monkeypatch, tmp_path):
+def test_missing_model_raises(run, photos, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setattr("ngsan.predict.captioner.PHOTO_MODEL", tmp_path / "nowhere")
     done = run(photos[0])
@@ -313,7 +313,7 @@ def test_no_model(run, photos, monkeypatch, tmp_path):
     assert f"folder not found: {tmp_path / 'gone'}" in done.err
 
 
-def test_a_model_folder(run, photos, monkeypatch, folder):  # noqa: F811
+def test_model_folder(run, photos, monkeypatch, folder):  # noqa: F811
     monkeypatch.undo()
     done = run(photos[0], "--model", folder)
     assert (done.status, done.err) == (0, "")
@@ -323,31 +323,33 @@ def test_a_model_folder(run, photos, monkeypatch, folder):  # noqa: F811
     assert all(text.split()[-1] not in BAD_ENDINGS for _, text in lines(done.out))
 
 
-def test_the_page(run, photos, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr("ngsan.app.explain.write_page", lambda *words, **_: asked.append(words))
+def test_page_is_written(run, photos, monkeypatch, tmp_path):
+    page_calls = []
+    monkeypatch.setattr(
+        "ngsan.app.explain.write_page", lambda *words, **_: page_calls.append(words)
+    )
     monkeypatch.setattr("ngsan.app.maps.Explainer.open", lambda model, threads: model)
     root, wanted = photos
     page = tmp_path / "page.html"
     good = list(map(Path, wanted))
-    good += good[:1]  # named twice, and twice on the page
+    good += good[:1]  # passed twice, and twice on the page
     done = run(*good, root / "notes.txt", "--page", page, "--model", "m", "--num-return", 2)
     assert done.status == 1
-    ((model, *words, captions),) = asked
+    ((model, *words, captions),) = page_calls
     assert (str(model), words) == ("m", [good, page])
     assert [len(each) for each in captions] == [2] * len(good)
     assert run(root / "notes.txt", "--page", page).status == 1
-    assert len(asked) == 1  # a page without photographs is not written
+    assert len(page_calls) == 1  # a page without photographs is not written
 
 
-def test_a_page_that_cannot_be_written_fails_at_once(run, photos, tmp_path):
+def test_page_with_an_invalid_model_raises_early(run, photos, tmp_path):
     (tmp_path / "empty").mkdir()
     done = run(photos[0], "--page", tmp_path / "page.html", "--model", tmp_path / "empty")
     assert (done.status, done.out) == (2, "")
     assert str(tmp_path / "empty") in done.err
 
 
-def test_what_links_lead_to_is_written(run, photos, tmp_path):
+def test_output_follows_links(run, photos, tmp_path):
     path = next(iter(photos[1]))
     real, link, stream = (tmp_path / name for name in ("real.json", "link.json", "stream"))
     real.write_text("old")
@@ -363,7 +365,7 @@ def test_what_links_lead_to_is_written(run, photos, tmp_path):
     assert stream.is_symlink()
 
 
-def test_a_table_of_names_with_line_ends(run, tmp_path):
+def test_csv_quotes_names_with_line_ends(run, tmp_path):
     for name in ("a\rb.png", "a\nb.png", "a\r\nb.png", 'a"b.png', "a,b.png"):
         paint().save(tmp_path / name)
     run(tmp_path, "--output", tmp_path / "table.csv")
@@ -372,7 +374,7 @@ def test_a_table_of_names_with_line_ends(run, tmp_path):
     assert sorted(row["image"] for row in rows) == sorted(map(str, tmp_path.glob("*.png")))
 
 
-def test_closed_errors_do_not_get_into_the_output(photos):
+def test_closed_stderr_does_not_mix_with_the_output(photos):
     root, _ = photos
     words = ["caption", root / "notes.txt", root, "--format", "json"]
     out, _ = started(*words, before=["sh", "-c", 'exec "$@" 2>&-', "sh"]).communicate()
@@ -385,32 +387,32 @@ def chunk(name, content):
 
 
 def bomb(width, height):
-    """A PNG that claims a size and holds hardly anything."""
+    """A PNG that claims a size but has almost no data."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     body = chunk(b"IDAT", zlib.compress(bytes(1000)))
     return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
 
 
 def hostile():
-    """Names and contents of files that nobody should have to meet, and whether they are images."""
-    chance = random.Random(0)
+    """Names and contents of hostile files, and whether they are images (None: either)."""
+    rng = random.Random(0)
     whole = {}
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
         file = io.BytesIO()
         paint(size=(200, 150)).save(file, kind)
         whole[kind] = file.getvalue()
     for kind, content in whole.items():
-        for part in range(20):  # cut off
+        for part in range(20):  # truncated
             yield f"cut-{part}.{kind}", content[: len(content) * part // 20], None
         for number in range(20):  # bytes changed
             changed = bytearray(content)
             for _ in range(1 + number):
-                changed[chance.randrange(len(changed))] = chance.randrange(256)
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
             yield f"changed-{number}.{kind}", bytes(changed), None
         yield f"wrong ending {kind}.txt", content, True
         yield f"twice.{kind}", content + content, None
     for number in range(20):
-        yield f"noise-{number}.jpg", chance.randbytes(number * 37), False
+        yield f"noise-{number}.jpg", rng.randbytes(number * 37), False
     texts = ["", "text", "<svg xmlns='http://www.w3.org/2000/svg'/>", "%PDF-1.7", "%!PS-Adobe-3.0"]
     for number, text in enumerate((*texts, "P6 9 9 255", "PK\x03\x04", "\x7fELF", "GIF89a")):
         yield f"text-{number}.png", text.encode("latin-1"), False
@@ -434,9 +436,9 @@ def test_hundreds_of_hostile_files(run, tmp_path):
     (tmp_path / "link.jpg").symlink_to(tmp_path / "link.jpg")
     paint().save(tmp_path / "last.png")
     files += [("pipe", b"", False), ("link", b"", False), ("last", b"", True)]
-    begun = time.monotonic()
+    start_time = time.monotonic()
     done = run(*paths, "--format", "json")
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start_time < 20
     assert done.status == 1
     records = json.loads(done.out)
     assert [record["image"] for record in records] == [str(path) for path in paths]
@@ -451,7 +453,7 @@ def test_hundreds_of_hostile_files(run, tmp_path):
     assert summary == f"{failed} of {len(paths)} files could not be read"
 
 
-# What follows is about processes: signals, closed pipes and what is imported.
+# Tests in child processes: signals, closed pipes and imports.
 
 LAUNCH = """
 import sys, time
@@ -502,22 +504,22 @@ def test_lists_of_paths_on_standard_input(photos):
         assert [path for path, _ in lines(out.decode())] == shown
 
 
-def test_standard_input_that_is_empty_or_closed(photos):
+def test_empty_or_closed_standard_input(photos):
     process = started("caption", "-", stdin=subprocess.DEVNULL)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (
         2,
         b"ngsan caption: no images in the list on standard input\n",
     )
-    for word, status, said in (("-", 2, b"standard input is closed"), (photos[0], 0, b"")):
+    for word, status, message in (("-", 2, b"standard input is closed"), (photos[0], 0, b"")):
         process = started("caption", word, before=("sh", "-c", 'exec "$@" <&-', "sh"))
         out, err = process.communicate(timeout=60)
         assert process.returncode == status
-        assert said in err
+        assert message in err
         assert len(out.splitlines()) == (0 if status else 5)
 
 
-def test_ctrl_c_writes_what_is_done(photos, tmp_path):
+def test_ctrl_c_writes_the_finished_captions(photos, tmp_path):
     paths, to = list(photos[1]) * 100, tmp_path / "captions.json"
     process = started("caption", *paths, "--output", to, "--batch-size", "1", slow=2)
     for _ in range(3):
@@ -534,7 +536,7 @@ def test_ctrl_c_writes_what_is_done(photos, tmp_path):
     assert out == b""
 
 
-def test_a_reader_that_leaves(photos):
+def test_closed_output_pipe_stops_quietly(photos):
     process = started("caption", *list(photos[1]) * 100, slow=1)
     assert process.stdout.readline().count(b"\t") == 1
     process.stdout.close()
@@ -543,15 +545,15 @@ def test_a_reader_that_leaves(photos):
     process.stderr.close()
 
 
-def test_captions_come_as_they_are_made(photos):
-    # The first is there while the others are still to be made.
+def test_captions_are_printed_one_by_one(photos):
+    # The first caption is printed before the others are finished.
     with started("caption", *list(photos[1]) * 20, slow=1) as process:
         assert process.stdout.readline()
         assert process.poll() is None
         process.kill()
 
 
-def test_a_device_is_written_to_and_not_replaced(photos):
+def test_output_to_a_device_does_not_replace_it(photos):
     process = started("caption", photos[0], "--output", "/dev/stdout", "--format", "json")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -560,7 +562,7 @@ def test_a_device_is_written_to_and_not_replaced(photos):
 
 
 def on_terminal(*words, stream, **options):
-    """What a process writes to a stream that is a terminal."""
+    """Runs a process with a terminal as `stream`; returns its status and output."""
     pty = pytest.importorskip("pty")
     reader, writer = pty.openpty()
     process = started(*words, **{"stdout": subprocess.DEVNULL, stream: writer}, **options)
@@ -569,7 +571,7 @@ def on_terminal(*words, stream, **options):
     try:
         while block := os.read(reader, 4096):
             out += block
-    except OSError:  # how a terminal ends
+    except OSError:  # end of the terminal's output
         pass
     os.close(reader)
     status = process.wait(timeout=60)
@@ -578,7 +580,7 @@ def on_terminal(*words, stream, **options):
     return status, out.decode().replace("\r\n", "\n")
 
 
-def test_on_a_terminal_names_and_captions_stand_in_columns(photos):
+def test_terminal_output_has_columns(photos):
     root, wanted = photos
     words = ("caption", ".", "--num-return", "2")
     status, out = on_terminal(*words, stream="stdout", cwd=root)
@@ -587,11 +589,11 @@ def test_on_a_terminal_names_and_captions_stand_in_columns(photos):
     assert len(shown) == 10
     assert shown[0] == f"a b.JPG        {wanted[str(root / 'a b.JPG')]}"
     assert shown[2].startswith("b.png          ")
-    assert shown[4].startswith("ünï 写真.webp  ")  # two of the signs are two columns wide
+    assert shown[4].startswith("ünï 写真.webp  ")  # two of the characters are two columns wide
     assert all(line.startswith(" " * 15) for line in shown[1::2])
 
 
-def test_on_a_terminal_the_images_are_counted_while_a_file_is_made(photos, tmp_path):
+def test_terminal_shows_progress_while_writing_a_file(photos, tmp_path):
     root, _ = photos
     words = ("caption", root, root / "notes.txt", "--output", tmp_path / "captions.csv")
     status, out = on_terminal(*words, stream="stderr")

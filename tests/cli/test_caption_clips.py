@@ -1,4 +1,4 @@
-"""`ngsan caption` of clips: what is taken for one, and what is said when it is none."""
+"""`ngsan caption` of clips: which inputs are clips, and errors."""
 
 import json
 from types import SimpleNamespace
@@ -13,14 +13,14 @@ from ngsan.predict.captioner import Caption, Result
 from ngsan.vision.images import ImageError
 
 
-class StandIn:
-    """Says of everything what it was taken for; of a bad file, that it is bad."""
+class FakeCaptioner:
+    """Captions every input with its kind; raises for bad files."""
 
-    def __init__(self, kind, asked):
-        self.kind, self.asked = kind, asked
+    def __init__(self, kind, requests):
+        self.kind, self.requests = kind, requests
 
     def stream(self, paths, *, frames=None, batch_size=None, **decoding):
-        self.asked.append((self.kind, frames))
+        self.requests.append((self.kind, frames))
         for number, path in enumerate(paths):
             if "bad" in path.name:
                 yield Result(number, None, ImageError(f"{path}: it is bad"))
@@ -29,35 +29,35 @@ class StandIn:
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requests(monkeypatch):
     found = []
 
     def load(model, **options):
         kind = "clips" if model in ("clips", "mine") else "photos"
         found.append((kind, model))
-        return StandIn(kind, found)
+        return FakeCaptioner(kind, found)
 
     monkeypatch.setattr(command, "load", load)
     return found
 
 
 @pytest.fixture
-def run(capsys, asked):
+def run(capsys, requests):
     def call(*words):
         try:
             status = main(["caption", *map(str, words)])
         except SystemExit as stopped:
             status = stopped.code
         out, err = capsys.readouterr()
-        said = [line.split("\t")[-1] for line in out.splitlines()]
-        return SimpleNamespace(status=status, said=said, err=err)
+        printed = [line.split("\t")[-1] for line in out.splitlines()]
+        return SimpleNamespace(status=status, printed=printed, err=err)
 
     return call
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A folder of everything."""
+    """A folder with photographs, animations, videos and frame folders."""
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green", "blue")]
     (tmp_path / "photos").mkdir()
     for place in (tmp_path, tmp_path / "photos"):
@@ -73,35 +73,35 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_what_moves_and_is_named_itself_is_a_clip(root, run, asked):
+def test_animations_and_videos_are_clips(root, run, requests):
     words = [root / name for name in ("a.jpg", "moves.gif", "still.gif", "b.mp4")]
     done = run(*words)
-    assert done.said == ["photo a.jpg", "clip moves.gif", "photo still.gif", "clip b.mp4"]
+    assert done.printed == ["photo a.jpg", "clip moves.gif", "photo still.gif", "clip b.mp4"]
     assert done.status == 0
-    assert sorted(kind for kind, _ in asked) == ["clips", "clips", "photos", "photos"]
+    assert sorted(kind for kind, _ in requests) == ["clips", "clips", "photos", "photos"]
 
 
-def test_a_folder_is_one_of_photographs(root, run):
+def test_folders_contain_photographs_by_default(root, run):
     done = run(root / "photos")
-    assert done.said == ["photo a.jpg", "photo moves.gif", "photo still.gif"]
+    assert done.printed == ["photo a.jpg", "photo moves.gif", "photo still.gif"]
 
 
-def test_everything_is_a_clip_or_nothing(root, run):
-    assert run("--clip", root / "frames", root / "videos", root / "still.gif").said == [
+def test_clip_options_apply_to_all_inputs(root, run):
+    assert run("--clip", root / "frames", root / "videos", root / "still.gif").printed == [
         "clip frames",
         "clip v.mp4",
         "clip still.gif",
     ]
-    assert run("--no-clip", root / "moves.gif").said == ["photo moves.gif"]
-    assert run("--clip", f"{root}/*.mp4").said == ["clip b.mp4"]
+    assert run("--no-clip", root / "moves.gif").printed == ["photo moves.gif"]
+    assert run("--clip", f"{root}/*.mp4").printed == ["clip b.mp4"]
 
 
-def test_a_model_that_is_not_needed_is_not_opened(root, run, asked):
+def test_unneeded_model_is_not_loaded(root, run, requests):
     run(root / "b.mp4", "--model", "mine", "--frames", "12")
-    assert asked == [("clips", "mine"), ("clips", 12)]
+    assert requests == [("clips", "mine"), ("clips", 12)]
 
 
-def test_a_folder_of_clips_without_the_option_is_told(root, run):
+def test_folder_of_videos_suggests_the_clip_option(root, run):
     done = run(root / "videos")
     assert done.status == 2
     assert "no images in" in done.err
@@ -118,14 +118,14 @@ def test_a_folder_of_clips_without_the_option_is_told(root, run):
         (["--clip", "empty"], "no clips in"),
     ],
 )
-def test_what_does_not_go_together(root, run, words, message):
+def test_invalid_combinations_raise(root, run, words, message):
     (root / "empty").mkdir()
     done = run(*(root / word if (root / word).exists() else word for word in words))
     assert done.status == 2
     assert message in done.err
 
 
-def test_bad_clips_are_reported_and_the_rest_goes_on(root, run):
+def test_bad_clips_are_reported_and_the_rest_captioned(root, run):
     (root / "bad.mp4").write_bytes(b"")
     to = root / "captions.json"
     done = run(root / "bad.mp4", root / "a.jpg", root / "b.mp4", "--output", to)
@@ -135,18 +135,18 @@ def test_bad_clips_are_reported_and_the_rest_goes_on(root, run):
     assert [record.get("caption") for record in records] == [None, "photo a.jpg", "clip b.mp4"]
 
 
-def test_the_file_that_is_written_is_none_of_the_clips(root, run):
+def test_output_never_overwrites_a_clip(root, run):
     done = run(root / "b.mp4", "--output", root / "b.mp4")
     assert done.status == 2
     assert "would be overwritten" in done.err
 
 
-def test_extract_of_clips(tmp_path, capsys, monkeypatch):
-    """Frames become cells with boxes; a bad clip is left out and told; the rest can be learned."""
+def test_extract_clips(tmp_path, capsys, monkeypatch):
+    """Frames become cells with boxes; a bad clip is skipped and reported."""
     from ngsan.cli import extract
     from ngsan.data import FeatureStore
 
-    class Eyes:
+    class FakeDescriber:
         size, feature_dim = 16, 3
 
         def __init__(self, photos, grid):
@@ -156,7 +156,7 @@ def test_extract_of_clips(tmp_path, capsys, monkeypatch):
             colour = squares.mean((1, 2), dtype=np.float32)
             return np.repeat(colour, 4, 0), np.full((4 * len(squares), 4), 0.5, np.float32)
 
-    monkeypatch.setattr(extract, "FrameDescriber", Eyes)
+    monkeypatch.setattr(extract, "FrameDescriber", FakeDescriber)
     monkeypatch.setattr(extract, "OnnxBackend", lambda folder: None)
     frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (0, 100, 200)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])

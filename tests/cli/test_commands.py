@@ -1,4 +1,4 @@
-"""What all commands share: help, options, errors, keys of configurations, and completion."""
+"""What all commands share: help, options, errors, configuration keys, and completion."""
 
 import shutil
 import subprocess
@@ -17,26 +17,26 @@ from ngsan.config import recipe_names
 QUICK = ["--scenes.train", "40", "--scenes.test", "20", "--training.epochs", "1"]
 
 
-def everything(command=None, name="ngsan"):
-    """All commands, those of groups included, by their full names."""
+def all_commands(command=None, name="ngsan"):
+    """All commands, including those of groups, with their full names."""
     if command is None:
         for word in COMMANDS:
-            yield from everything(find_command(word), f"ngsan {word}")
+            yield from all_commands(find_command(word), f"ngsan {word}")
     elif isinstance(command, Group):
         for word, one in command.commands.items():
-            yield from everything(one, f"{name} {word}")
+            yield from all_commands(one, f"{name} {word}")
     else:
         yield name, command
 
 
-def explain(words, capsys):
+def help_of(words, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*words, "--help"])
     assert stopped.value.code == 0
     return capsys.readouterr().out
 
 
-def test_help_names_every_command(capsys):
+def test_help_lists_every_command(capsys):
     for words in (["--help"], ["-h"], ["help"]):
         assert main(words) == 0
         out = capsys.readouterr().out
@@ -45,11 +45,11 @@ def test_help_names_every_command(capsys):
     assert "ngsan data captions COMMAND" in capsys.readouterr().out
 
 
-def test_every_command_explains_itself_with_examples(capsys):
-    found = dict(everything())
+def test_help_of_every_command_has_examples(capsys):
+    found = dict(all_commands())
     assert len(found) == len(COMMANDS) - 3 + 18
     for name, command in found.items():
-        out = explain(name.split()[1:], capsys)
+        out = help_of(name.split()[1:], capsys)
         assert out.startswith(f"usage: {name}")
         head = name.removesuffix(" photos")
         assert f"\nexamples:\n  {head}" in out
@@ -60,7 +60,7 @@ def test_every_command_explains_itself_with_examples(capsys):
 
 
 def test_examples_are_valid_command_lines():
-    for _, command in everything():
+    for _, command in all_commands():
         for example in command.examples:
             words = example.replace('"', "").replace("'", "").split()
             one, name = find_command(words.pop(0)), "ngsan"
@@ -71,9 +71,9 @@ def test_examples_are_valid_command_lines():
             one.parser(name, words).parse(words)
 
 
-def test_an_option_means_the_same_everywhere():
+def test_options_have_one_meaning_everywhere():
     helps = {}
-    for _, command in everything():
+    for _, command in all_commands():
         for action in command.parser("ngsan", ())._actions:
             for flag in action.option_strings:
                 helps.setdefault(flag, set()).add((type(action), action.nargs))
@@ -132,7 +132,7 @@ def test_groups_have_help(capsys):
         ("reproduce norm --data .", "NAME: 'norm' is not one of"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(line, error, capsys):
+def test_invalid_command_line_prints_one_line(line, error, capsys):
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
     assert error in err
@@ -141,20 +141,20 @@ def test_a_wrong_command_line_is_one_line(line, error, capsys):
     assert out == ""
 
 
-def test_a_command_without_its_extra_names_it(capsys, monkeypatch):
+def test_command_without_its_extra_names_it(capsys, monkeypatch):
     for module, (package, extra) in EXTRAS.items():
 
-        def lack(options, module=module):
+        def fail(options, module=module):
             raise ModuleNotFoundError(f"No module named {module}", name=f"{module}.part")
 
         monkeypatch.setattr(
-            "ngsan.__main__.find_command", lambda name, lack=lack: Command("", lambda _: None, lack)
+            "ngsan.__main__.find_command", lambda name, fail=fail: Command("", lambda _: None, fail)
         )
         assert main(["train"]) == 2
         error = f"ngsan train: needs {package}; pip install 'ngsan[{extra}]'\n"
         assert capsys.readouterr().err == error
     monkeypatch.setattr("ngsan.__main__.find_command", lambda name: __import__("nonsense"))
-    with pytest.raises(ModuleNotFoundError):  # a mistake of ours is not hidden
+    with pytest.raises(ModuleNotFoundError):  # our own errors are not hidden
         main(["train"])
 
 
@@ -172,7 +172,7 @@ def test_version_and_verbosity(capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_inputs_may_stand_before_and_after_options():
+def test_inputs_may_come_before_and_after_options():
     parser = find_command("caption").parser("ngsan caption", ())
     options = parser.parse(["a.jpg", "--beam", "5", "b.jpg", "-q"])
     assert (options.paths, options.beam, options.quiet) == (["a.jpg", "b.jpg"], 5, True)
@@ -180,7 +180,7 @@ def test_inputs_may_stand_before_and_after_options():
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_completion(shell):
+def test_completion_scripts(shell):
     text = script(shell)
     for word in ("caption", "num-return", "model.layers", "karpathy"):
         assert word in text
@@ -223,7 +223,7 @@ def test_describe_counts_parameters(capsys):
     assert "18.1" in out
 
 
-def test_describe_counts_the_parameters_of_other_tasks(capsys):
+def test_describe_counts_parameters_of_other_tasks(capsys):
     assert main(["describe", "transformer-base"]) == 0
     out = capsys.readouterr().out
     words, attention, dense, norm = 32768 * 512, 4 * 513 * 512, 513 * 2048 + 2049 * 512, 1024
@@ -241,7 +241,7 @@ def test_describe_counts_the_parameters_of_other_tasks(capsys):
     assert "Assumed" not in out
 
 
-def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
+def test_describe_prints_valid_yaml(capsys, tmp_path):
     assert main(["describe", "--yaml", "--model.layers=6", "--data.scenes.train", "40"]) == 0
     text = capsys.readouterr().out
     values = yaml.safe_load(text)
@@ -252,7 +252,7 @@ def test_describe_prints_yaml_that_can_be_read_back(capsys, tmp_path):
         assert capsys.readouterr().out == text
 
 
-def test_keys_of_a_recipe_a_file_and_the_command_line(tmp_path):
+def test_keys_of_recipe_file_and_command_line(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("seed: 3\nmodel: {layers: 2}\n")
     config, values = keys.run_values("ng-san", [str(file)])
@@ -284,7 +284,7 @@ def test_keys_of_a_recipe_a_file_and_the_command_line(tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", [["describe"], ["reproduce", "norms", "--data", "."]])
-def test_a_wrong_file_is_one_line(tmp_path, capsys, content, message, command):
+def test_invalid_file_prints_one_line(tmp_path, capsys, content, message, command):
     file = tmp_path / "run.yaml"
     file.write_bytes(content)
     assert main([*command, "--config", str(file)]) == 2
@@ -293,7 +293,7 @@ def test_a_wrong_file_is_one_line(tmp_path, capsys, content, message, command):
     assert error.count("\n") == 1
 
 
-def test_the_module_runs_and_importing_it_needs_no_torch():
+def test_module_runs_and_imports_without_torch():
     version = subprocess.run(
         [sys.executable, "-m", "ngsan", "--version"], capture_output=True, text=True, check=True
     )
@@ -311,6 +311,6 @@ def test_help_of_every_command_needs_no_torch():
 
 
 def test_models_are_imported_without_the_compiler():
-    # It takes as long to import as torch itself, and commands on a CPU never compile.
+    # Importing it takes as long as importing torch, and commands on a CPU never compile.
     quick = "import sys, ngsan.models; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0

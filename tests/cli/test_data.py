@@ -1,4 +1,4 @@
-"""`ngsan data` from the outside: files written here by plain code, read back through the store."""
+"""End-to-end tests of `ngsan data`: files written here by plain code, read back from the store."""
 
 import base64
 import csv
@@ -93,7 +93,7 @@ def test_csv_npz_and_inspect(tmp_path, captions, capsys):
     assert "without features" in out
 
 
-def test_coco_with_karpathy_lists(tmp_path):
+def test_coco_with_karpathy_splits(tmp_path):
     for name, ids in (("train", (1, 2, 3)), ("val", (4, 5))):
         images = [
             {"id": i, "file_name": f"COCO_{i:012}.jpg", "width": 320, "height": 240} for i in ids
@@ -116,11 +116,13 @@ def test_coco_with_karpathy_lists(tmp_path):
         for i, split in splits.items()
     ]
     (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": karpathy}))
-    his = ["--karpathy", tmp_path / "dataset_coco.json"]
-    assert run("captions", "coco", *files, *his, "--output", tmp_path / "his") == 0
+    karpathy_options = ["--karpathy", tmp_path / "dataset_coco.json"]
+    assert (
+        run("captions", "coco", *files, *karpathy_options, "--output", tmp_path / "karpathy") == 0
+    )
     lists = ["--val-ids", tmp_path / "val.txt", "--test-ids", tmp_path / "test.txt"]
     assert run("captions", "coco", *files, *lists, "--output", tmp_path / "data") == 0
-    captions = [(tmp_path / name / "captions.jsonl").read_text() for name in ("his", "data")]
+    captions = [(tmp_path / name / "captions.jsonl").read_text() for name in ("karpathy", "data")]
     assert captions[0] == captions[1]
     assert run("inspect", tmp_path / "data", "--output", tmp_path / "facts.json") == 0
     facts = json.loads((tmp_path / "facts.json").read_text())
@@ -129,10 +131,10 @@ def test_coco_with_karpathy_lists(tmp_path):
         "val": {"images": 1, "captions": 1},
         "test": {"images": 1, "captions": 1},
     }
-    assert facts["vocabulary"] == 7  # caption, 1 to 5, and the word for all others
+    assert facts["vocabulary"] == 7  # "caption", 1 to 5, and the unknown word
 
 
-def test_hdf5_takes_sizes_from_the_captions(tmp_path):
+def test_hdf5_uses_image_sizes_of_the_captions(tmp_path):
     h5py = pytest.importorskip("h5py")
     data = tmp_path / "data"
     images = [{"id": i, "file_name": f"{i}.jpg", "width": 320, "height": 240} for i in (7, 8)]
@@ -153,7 +155,7 @@ def test_hdf5_takes_sizes_from_the_captions(tmp_path):
         expect(FeatureStore(data), i, *make_regions(i))
 
 
-def test_tsv_that_is_killed_goes_on_and_ends_the_same(tmp_path):
+def test_killed_tsv_import_resumes_with_the_same_result(tmp_path):
     write_tsv(tmp_path / "trainval.tsv", 300, width=256)
     command = [
         sys.executable,
@@ -184,7 +186,7 @@ def test_tsv_that_is_killed_goes_on_and_ends_the_same(tmp_path):
     expect(one, "17", *make_regions(17, width=256))
 
 
-def test_a_flipped_byte_is_found(tmp_path, capsys):
+def test_flipped_byte_is_detected(tmp_path, capsys):
     write_tsv(tmp_path / "trainval.tsv", 5)
     data = tmp_path / "data"
     assert run("features", "tsv", tmp_path / "trainval.tsv", "--output", data) == 0
@@ -197,7 +199,7 @@ def test_a_flipped_byte_is_found(tmp_path, capsys):
     assert shard.name in capsys.readouterr().out
 
 
-def test_bad_lines_stop_or_are_counted(tmp_path, capsys):
+def test_bad_lines_raise_or_are_counted(tmp_path, capsys):
     write_tsv(tmp_path / "bad.tsv", 4)
     lines = (tmp_path / "bad.tsv").read_text().splitlines()
     lines[1] = lines[1][:-7]
@@ -215,7 +217,7 @@ def test_bad_lines_stop_or_are_counted(tmp_path, capsys):
     assert sorted(FeatureStore(tmp_path / "lax").ids()) == ["1", "3", "4"]
 
 
-def test_when_nothing_is_left_the_reasons_are_told(tmp_path, capsys):
+def test_import_without_valid_lines_prints_the_reasons(tmp_path, capsys):
     (tmp_path / "bad.tsv").write_text("1\t320\t240\t1\t!!!!\t!!!!\n")
     (tmp_path / "bad.csv").write_text("image,caption\n1.jpg, \n")
     for kind, name in (("features", "tsv"), ("captions", "csv")):
@@ -226,17 +228,17 @@ def test_when_nothing_is_left_the_reasons_are_told(tmp_path, capsys):
         assert "skipped 1" in error
 
 
-def test_what_is_there_is_not_overwritten(tmp_path, captions, capsys):
+def test_existing_captions_are_replaced_only_with_overwrite(tmp_path, captions, capsys):
     data = tmp_path / "data"
     assert run("captions", "csv", captions, "--output", data) == 0
     assert run("captions", "csv", captions, "--output", data) == 2
     assert "exists already" in capsys.readouterr().err
     assert run("captions", "csv", captions, "--output", data, "--overwrite") == 0
-    (data / "vocabulary.json").unlink()  # as a kill before the vocabulary leaves it
+    (data / "vocabulary.json").unlink()  # as after a kill before the vocabulary was written
     assert run("captions", "csv", captions, "--output", data) == 0
 
 
-def test_a_failed_import_leaves_what_is_there(tmp_path, captions):
+def test_failed_import_leaves_existing_data(tmp_path, captions):
     data = tmp_path / "data"
     assert run("captions", "csv", captions, "--output", data) == 0
     before = {path.name: path.read_bytes() for path in data.iterdir()}
@@ -246,7 +248,7 @@ def test_a_failed_import_leaves_what_is_there(tmp_path, captions):
         assert {path.name: path.read_bytes() for path in data.iterdir()} == before
 
 
-def test_two_caption_imports_at_once(tmp_path, captions, capsys):
+def test_concurrent_caption_import_raises(tmp_path, captions, capsys):
     data = tmp_path / "data"
     with folder_lock(data / "captions.lock"):
         assert run("captions", "csv", captions, "--output", data) == 2
@@ -254,7 +256,7 @@ def test_two_caption_imports_at_once(tmp_path, captions, capsys):
     assert run("captions", "csv", captions, "--output", data) == 0
 
 
-def test_an_import_goes_on_with_its_own_source_and_options_only(tmp_path, monkeypatch, capsys):
+def test_import_resumes_only_with_the_same_source_and_options(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         StoreWriter.__init__, "__kwdefaults__", {"shard_bytes": 400, "overwrite": False}
     )
@@ -272,7 +274,7 @@ def test_an_import_goes_on_with_its_own_source_and_options_only(tmp_path, monkey
         expect(FeatureStore(data), number, *make_regions(number))
 
 
-def test_what_was_skipped_before_a_kill_is_still_told(tmp_path, monkeypatch, capsys):
+def test_skipped_lines_are_counted_across_a_kill(tmp_path, monkeypatch, capsys):
     defaults = {"shard_bytes": 400, "overwrite": False}
     monkeypatch.setattr(StoreWriter.__init__, "__kwdefaults__", defaults)
     write_tsv(tmp_path / "bad.tsv", 9)
@@ -293,14 +295,14 @@ def test_what_was_skipped_before_a_kill_is_still_told(tmp_path, monkeypatch, cap
     assert len(FeatureStore(tmp_path / "data")) == 9
 
 
-def test_a_mended_file_can_be_imported_at_once(tmp_path):
+def test_fixed_file_can_be_imported_again(tmp_path):
     (tmp_path / "bad.tsv").write_text("rubbish\n")
     assert run("features", "tsv", tmp_path / "bad.tsv", "--output", tmp_path / "data") == 2
     write_tsv(tmp_path / "bad.tsv", 3)
     assert run("features", "tsv", tmp_path / "bad.tsv", "--output", tmp_path / "data") == 0
 
 
-def test_a_damaged_index_is_no_traceback(tmp_path, capsys):
+def test_damaged_index_is_reported_without_traceback(tmp_path, capsys):
     write_tsv(tmp_path / "trainval.tsv", 20)
     data = tmp_path / "data"
     assert run("features", "tsv", tmp_path / "trainval.tsv", "--output", data) == 0
@@ -312,7 +314,7 @@ def test_a_damaged_index_is_no_traceback(tmp_path, capsys):
     assert "index.safetensors" in capsys.readouterr().out
 
 
-def test_relative_boxes_that_stick_out_are_not_taken_for_pixels(tmp_path, capsys):
+def test_relative_boxes_outside_the_image_are_not_read_as_pixels(tmp_path, capsys):
     (tmp_path / "regions").mkdir()
     boxes = np.array([[0.2, 0.3, 0.6, 1.01]])
     sides = {"image_w": 640, "image_h": 480}
@@ -321,7 +323,7 @@ def test_relative_boxes_that_stick_out_are_not_taken_for_pixels(tmp_path, capsys
     assert "--box-unit" in capsys.readouterr().err
 
 
-def test_features_that_lie_on_their_side(tmp_path):
+def test_transposed_features_are_accepted(tmp_path):
     (tmp_path / "regions").mkdir()
     features, boxes, size = make_regions(1, count=5)
     sides = {"image_w": size[0], "image_h": size[1], "num_bbox": 5}
@@ -340,7 +342,7 @@ def test_features_that_lie_on_their_side(tmp_path):
         ["inspect", "nowhere"],
     ],
 )
-def test_missing_files_are_named(words, tmp_path, monkeypatch, capsys):
+def test_missing_file_error_names_it(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(*words) == 2
     assert "nowhere" in capsys.readouterr().err
@@ -348,12 +350,12 @@ def test_missing_files_are_named(words, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["caption"], ["captions"], ["captions", "cocoa"]])
-def test_unknown_commands_are_named(words, capsys):
+def test_unknown_commands_raise(words, capsys):
     assert run(*words) == 2
     assert "ngsan data" in capsys.readouterr().err
 
 
-def test_the_page_bring_your_own_data_word_by_word(tmp_path, monkeypatch):
+def test_commands_of_the_data_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""The demo of photographs, and the photographs themselves."""
+"""The demo of photographs, and its example photographs."""
 
 import subprocess
 import sys
@@ -19,12 +19,12 @@ from ngsan.text.vocabulary import Vocabulary
 FOLDER = Path(ngsan.__file__).parent / "examples"
 
 
-def test_the_demo_prints_captions_and_writes_the_page(tmp_path, capsys, monkeypatch):
+def test_demo_prints_captions_and_writes_the_page(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
-    said = ngsan.load().caption([example.path for example in EXAMPLES])
-    for example, caption in zip(EXAMPLES, said, strict=True):
+    expected = ngsan.load().caption([example.path for example in EXAMPLES])
+    for example, caption in zip(EXAMPLES, expected, strict=True):
         (line,) = [line for line in out.splitlines() if example.file in line]
         assert caption in line
     assert "Open demo/captions.html in a browser" in out
@@ -33,7 +33,7 @@ def test_the_demo_prints_captions_and_writes_the_page(tmp_path, capsys, monkeypa
     assert all(f"Photograph: {example.credit}" in page for example in EXAMPLES)
 
 
-def test_a_model_of_regions_is_refused(tmp_path, capsys):
+def test_region_model_raises(tmp_path, capsys):
     config = CaptionerConfig(vocab_size=4, feature_dim=8, dim=16, heads=2, hidden_dim=16, layers=1)
     save_model(
         tmp_path / "model",
@@ -45,7 +45,7 @@ def test_a_model_of_regions_is_refused(tmp_path, capsys):
     assert "a model of regions and not of photographs" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):
+def test_missing_model_raises(tmp_path, capsys, monkeypatch):
     assert main(["demo", "--model", str(tmp_path / "none")]) == 2
     assert f"folder not found: {tmp_path / 'none'}" in capsys.readouterr().err
     monkeypatch.setattr(demo, "PHOTO_MODEL", tmp_path / "shipped")
@@ -53,19 +53,19 @@ def test_a_model_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):
     assert "--model" in capsys.readouterr().err
 
 
-def test_the_demo_of_scenes_explains_itself(capsys):
+def test_demo_scenes_has_help(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "scenes", "--help"])
     assert stopped.value.code == 0
     assert "usage: ngsan demo scenes" in capsys.readouterr().out
 
 
-def test_the_captions_need_no_torch():
+def test_demo_needs_no_torch():
     quick = "import sys, ngsan.cli.demo; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0
 
 
-def test_photographs_are_small_whole_and_without_metadata():
+def test_photographs_are_small_valid_and_without_metadata():
     assert 8 <= len(EXAMPLES) <= 12
     assert sum(example.path.stat().st_size for example in EXAMPLES) <= 2_500_000
     for example in EXAMPLES:
@@ -78,7 +78,7 @@ def test_photographs_are_small_whole_and_without_metadata():
             assert not {"comment", "exif", "icc_profile", "photoshop", "xmp"} & set(picture.info)
 
 
-def test_every_photograph_is_credited_and_every_credit_has_its_photograph():
+def test_photographs_and_credits_match():
     rows = {}
     for line in (FOLDER / "CREDITS.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| `"):

@@ -48,7 +48,7 @@ def written(path):
     return {str(entry["image_id"]): entry["caption"] for entry in json.loads(path.read_text())}
 
 
-def test_captions_are_those_of_the_whole_batch_and_scores_are_written(home, tmp_path, capsys):
+def test_captions_equal_direct_decoding_and_scores_are_written(home, tmp_path, capsys):
     target = tmp_path / "results.json"
     scored = tmp_path / "scores.json"
     status = run(
@@ -72,8 +72,8 @@ def test_captions_are_those_of_the_whole_batch_and_scores_are_written(home, tmp_
     assert "wrote 23 captions to" in capsys.readouterr().out
 
 
-def test_a_model_of_clips_takes_the_features_of_the_dataset(tmp_path):
-    width = 704  # of a cell that the photo model that ships has seen
+def test_clip_model_uses_the_features_of_the_dataset(tmp_path):
+    width = 704  # the width of frame features of the shipped photo model
     of_clips = {"frame_grid": 1, "positions": "sinusoidal", "geometry": "absolute"}
     config = dataclasses.replace(CONFIG, feature_dim=width, **of_clips)
     captioner = build_captioner(config).eval()
@@ -91,7 +91,7 @@ def test_a_model_of_clips_takes_the_features_of_the_dataset(tmp_path):
     assert written(target) == dict(zip(batch.ids, whole, strict=True))
 
 
-def test_several_models_vote(home, tmp_path):
+def test_several_models_form_an_ensemble(home, tmp_path):
     first, both = tmp_path / "one.json", tmp_path / "two.json"
     options = ["--data", home / "scenes", "--metrics", "BLEU"]
     assert run(home, *options, "--output", first, models="model0,model0") == 0
@@ -110,7 +110,7 @@ def test_decoding_options_reach_the_search(home, tmp_path):
     assert max(len(text.split()) for text in written(target).values()) <= 5
 
 
-def test_chosen_images_are_captioned_and_not_scored(home, tmp_path, capsys):
+def test_ids_option_captions_without_scoring(home, tmp_path, capsys):
     ids = scenes().ids[3:6]
     listed = tmp_path / "ids.txt"
     listed.write_text("\n".join(ids))
@@ -161,13 +161,13 @@ def test_sampled_captions_do_not_depend_on_the_batch_size(home):
         (["--data", "scenes", "--output", "r.json", "--ids", "missing.txt"], "missing.txt"),
     ],
 )
-def test_wrong_command_lines_say_what_is_wrong(home, monkeypatch, capsys, arguments, message):
+def test_invalid_command_lines_raise(home, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(home)
     assert main(["evaluate", "model0", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_images_without_features_are_named(home, tmp_path, capsys):
+def test_images_without_features_raise(home, tmp_path, capsys):
     listed = tmp_path / "ids.txt"
     listed.write_text("elsewhere\n")
     status = run(home, "--data", home / "scenes", "--output", tmp_path / "r.json", "--ids", listed)
@@ -175,18 +175,18 @@ def test_images_without_features_are_named(home, tmp_path, capsys):
     assert "elsewhere" in capsys.readouterr().err
 
 
-def test_devices():
+def test_best_device():
     assert best_device("cpu").type == "cpu"
     assert best_device().type in ("cpu", "cuda")
 
 
-def test_results_without_references_are_refused():
+def test_results_without_references_raise():
     with pytest.raises(ValueError, match="1 images have no references, such as 7"):
         score_results({"7": "a dog"}, {"8": ["a dog"]})
 
 
-def test_photographs_of_the_shipped_model(tmp_path, capsys):
-    """Captions are those that the model writes of each picture, scored against people's."""
+def test_evaluate_shipped_model_on_photographs(tmp_path, capsys):
+    """Captions equal those of the model for each picture, and are scored against references."""
     import shutil
 
     import ngsan
@@ -215,7 +215,7 @@ def test_photographs_of_the_shipped_model(tmp_path, capsys):
     assert "1 of 3 images have no picture, such as 1" in capsys.readouterr().err
 
 
-def test_regions_are_not_in_pictures(home, tmp_path, capsys):
+def test_region_model_with_images_raises(home, tmp_path, capsys):
     target = tmp_path / "results.json"
     assert run(home, "--data", home / "scenes", "--output", target, "--images", tmp_path) == 2
     assert "model of regions" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from ngsan.__main__ import main
 from ngsan.atomic_io import read_sealed, seal
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.train.run import train
-from tests.translation_worlds import backwards_folder, small_run
+from tests.translation_helpers import backwards_folder, small_run
 
 pytest.importorskip("tokenizers")
 
@@ -27,7 +27,7 @@ def model(folder, tmp_path_factory):
     return where
 
 
-def test_a_split_is_translated_and_scored(folder, model, tmp_path, capsys):
+def test_evaluate_translates_and_scores_a_split(folder, model, tmp_path, capsys):
     sacrebleu = pytest.importorskip("sacrebleu")
     out, scores = tmp_path / "new" / "out.txt", tmp_path / "scores.json"
     line = ["evaluate", str(model), "--data", str(folder), "--split", "val", "--output", str(out)]
@@ -44,7 +44,7 @@ def test_a_split_is_translated_and_scored(folder, model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("language", "told"),
+    ("language", "message"),
     [
         ("de", "tok:moses-de-sacremoses-0.2.0|compounds:split"),
         ("en", "tok:moses-en-sacremoses-0.2.0|compounds:split"),
@@ -52,19 +52,19 @@ def test_a_split_is_translated_and_scored(folder, model, tmp_path, capsys):
         ("", "tokenised BLEU is not computed: the language of the translations is unknown"),
     ],
 )
-def test_tokens_follow_the_language(folder, model, tmp_path, capsys, language, told):
+def test_tokenization_depends_on_the_language(folder, model, tmp_path, capsys, language, message):
     data, scores = shutil.copytree(folder, tmp_path / "data"), tmp_path / "scores.json"
     index = read_sealed(data / "parallel.json")
     (data / "parallel.json").write_text(seal({**index, "language": language}))
     line = ["evaluate", str(model), "--data", str(data), "--split", "val"]
     line += ["--output", str(tmp_path / "out.txt"), "--scores", str(scores), "--device", "cpu"]
     assert main(line) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     names = [score["name"] for score in json.loads(scores.read_text())]
     assert names == ["sacreBLEU", "tokenised BLEU"][: 2 if language in ("de", "en") else 1]
 
 
-def test_a_damaged_id_is_told_before_anything_is_made_of_it(folder, model, tmp_path, capsys):
+def test_damaged_ids_raise_before_use(folder, model, tmp_path, capsys):
     data = shutil.copytree(folder, tmp_path / "data")
     path = data / "val.source.ids"
     content = bytearray(path.read_bytes())
@@ -77,8 +77,8 @@ def test_a_damaged_id_is_told_before_anything_is_made_of_it(folder, model, tmp_p
         train(small_run(data, epochs=1), tmp_path / "run")
 
 
-def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
-    other = backwards_folder(tmp_path / "other", train=60, val=7, most=3)
+def test_texts_of_another_tokenizer_are_retokenized(model, tmp_path):
+    other = backwards_folder(tmp_path / "other", train=60, val=7, max_words=3)
     out = tmp_path / "out.txt"
     line = ["evaluate", str(model), "--data", str(other), "--split", "val", "--output", str(out)]
     assert main([*line, "--device", "cpu"]) == 0
@@ -88,7 +88,7 @@ def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--split", "test"], "test"),
         (["--split", "train"], "'train' are not kept"),
@@ -96,7 +96,7 @@ def test_texts_of_other_word_pieces_are_cut_anew(model, tmp_path):
         (["--split", "val", "--batch-size", "0"], "--batch-size: '0' is not"),
     ],
 )
-def test_what_cannot_be_done_is_said(folder, model, tmp_path, capsys, more, told):
+def test_invalid_command_lines_raise(folder, model, tmp_path, capsys, more, message):
     line = [
         "evaluate",
         str(model),
@@ -107,5 +107,5 @@ def test_what_cannot_be_done_is_said(folder, model, tmp_path, capsys, more, told
         *more,
     ]
     assert main(line) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "o.txt").exists()

@@ -1,4 +1,4 @@
-"""`ngsan extract` from the outside: pictures in, a feature store out."""
+"""End-to-end tests of `ngsan extract`: from pictures to a feature store."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ SIDE = 32
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory):
-    """A graph that finds two boxes: the whole picture, and its left half; features are colours."""
+    """A graph that detects two boxes, the whole picture and its left half; features are colours."""
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     real = onnx.TensorProto.FLOAT
 
@@ -56,7 +56,7 @@ def detector(tmp_path_factory):
 
 
 def colours(number):
-    """The two halves of a picture."""
+    """The colours of the two halves of a picture."""
     rng = np.random.default_rng(number)
     return rng.integers(0, 256, 3), rng.integers(0, 256, 3)
 
@@ -74,7 +74,7 @@ def expect(store, numbers, size=(64, 40)):
     for number in numbers:
         left, right = (half / 255 for half in colours(number))
         found = store[number]
-        # The surer first, and the box that reached out of the picture cut.
+        # The higher score first, and the box outside the picture clipped.
         expected = np.stack((left, (left + right) / 2))
         np.testing.assert_allclose(found.features, expected, atol=0.03)
         np.testing.assert_allclose(found.boxes, [[0.25, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
@@ -82,11 +82,11 @@ def expect(store, numbers, size=(64, 40)):
 
 
 def run(*words):
-    """The exit status."""
+    """Runs the command and returns its exit status."""
     return main(["extract", *map(str, words)])
 
 
-def test_folders_become_a_store(tmp_path, detector, capsys):
+def test_folder_is_extracted_to_a_store(tmp_path, detector, capsys):
     write_pictures(tmp_path / "pictures", range(1, 12))
     words = [
         tmp_path / "pictures",
@@ -106,7 +106,7 @@ def test_folders_become_a_store(tmp_path, detector, capsys):
     expect(FeatureStore(tmp_path / "data"), range(1, 12))
 
 
-def test_bad_files_are_reported_and_the_rest_goes_on(tmp_path, detector, capsys):
+def test_bad_files_are_reported_and_the_rest_extracted(tmp_path, detector, capsys):
     folder = tmp_path / "pictures"
     write_pictures(folder, range(1, 9))
     (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
@@ -127,7 +127,7 @@ def test_bad_files_are_reported_and_the_rest_goes_on(tmp_path, detector, capsys)
         assert text in err
 
 
-def test_when_nothing_can_be_used(tmp_path, detector, capsys):
+def test_extract_without_usable_files_raises(tmp_path, detector, capsys):
     (tmp_path / "one.jpg").write_text("no picture")
     words = ["--output", tmp_path / "data", "--extractor", f"onnx:{detector}"]
     assert run(tmp_path / "one.jpg", *words) == 2
@@ -157,7 +157,7 @@ sys.exit(main(["extract", *sys.argv[1:]]))
 """
 
 
-def test_a_killed_run_goes_on(tmp_path, detector, capsys):
+def test_killed_run_resumes(tmp_path, detector, capsys):
     write_pictures(tmp_path / "pictures", range(1, 81))
     words = [
         tmp_path / "pictures",
@@ -194,7 +194,7 @@ def test_help_needs_no_torch():
     assert done.stdout.endswith("quick\n")
 
 
-def test_names_that_are_patterns(tmp_path, detector):
+def test_patterns_are_expanded(tmp_path, detector):
     write_pictures(tmp_path / "a", [1, 2])
     write_pictures(tmp_path / "b", [3])
     words = ["--output", tmp_path / "data", "--extractor", f"onnx:{detector}"]
@@ -206,7 +206,7 @@ ON_TWO_MACHINES = """
 import os, sys
 from ray.cluster_utils import Cluster
 from ngsan.__main__ import main
-# Each has room for one worker, so two workers need both.
+# Each node has one CPU, so two workers need both.
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)
 os.environ["RAY_ADDRESS"] = cluster.address
@@ -218,7 +218,7 @@ finally:
 
 
 @pytest.mark.slow
-def test_ray_on_a_cluster_of_two(tmp_path, detector):
+def test_ray_cluster_with_two_nodes(tmp_path, detector):
     pytest.importorskip("ray.data", reason="Ray is not installed", exc_type=ImportError)
     write_pictures(tmp_path / "pictures", range(1, 21))
     (tmp_path / "pictures" / "broken.jpg").write_bytes(b"no picture")
@@ -242,7 +242,7 @@ def test_ray_on_a_cluster_of_two(tmp_path, detector):
     expect(FeatureStore(tmp_path / "data"), range(1, 21))
 
 
-def test_without_ray_the_extra_is_named(tmp_path, detector, monkeypatch, capsys):
+def test_missing_ray_error_names_the_extra(tmp_path, detector, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     write_pictures(tmp_path / "pictures", [1])
     words = [

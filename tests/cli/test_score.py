@@ -1,4 +1,4 @@
-"""`ngsan score` from the outside; what it should say comes from pycocotools and pycocoevalcap."""
+"""End-to-end tests of `ngsan score`, against pycocotools and pycocoevalcap."""
 
 import contextlib
 import csv
@@ -42,7 +42,7 @@ def read(path):
 
 
 def widest(text):
-    """The longest line of a table."""
+    """The length of the longest line of a table."""
     return max(len(line) for line in text.split("\n") if line[:1] in "┏┃┡│└")
 
 
@@ -51,7 +51,7 @@ def sentence(rng, max_length=12):
 
 
 def coco(references):
-    """Annotations whose captions stand in another order than their images."""
+    """COCO annotations with captions in another order than the images."""
     annotations = [
         {"image_id": int(name), "caption": text, "id": 100 * int(name) + number}
         for name, texts in references.items()
@@ -106,7 +106,7 @@ def of_images(ids, values):
 
 
 def by_peer(references, results):
-    """Scores of 100 by the original tools, of the set and by image."""
+    """Scores in percent by the original tools, of the set and by image."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.rouge.rouge import Rouge
@@ -132,7 +132,7 @@ def by_peer(references, results):
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="the original tokenizer needs Java")
-def test_scores_are_those_of_the_original_tools(scored, files):
+def test_scores_equal_the_original_tools(scored, files):
     whole, single = by_peer(files / "references.json", files / "first.json")
     status, _ = scored(*QUICK, "--output", files / "s.json", "--per-image", files / "p.json")
     assert status == 0
@@ -142,12 +142,14 @@ def test_scores_are_those_of_the_original_tools(scored, files):
     for name, value in whole.items():
         assert scores[name] == pytest.approx(value, abs=1e-7)
         ours = {identity: values[name] for identity, values in images.items()}
-        assert list(ours) == list(single[name])  # in the order of the annotations, too
+        assert list(ours) == list(single[name])  # also in the order of the annotations
         assert ours == pytest.approx(single[name], abs=1e-7)
 
 
-def test_everything_at_once(scored, files):
-    status, said = scored("--output", files / "s.json", "--report", files / "r.json", "--level", 90)
+def test_all_outputs_together(scored, files):
+    status, printed = scored(
+        "--output", files / "s.json", "--report", files / "r.json", "--level", 90
+    )
     assert status == 0
     scores, report = read(files / "s.json"), read(files / "r.json")
     assert list(scores)[: len(NAMES)] == NAMES
@@ -156,23 +158,23 @@ def test_everything_at_once(scored, files):
         low, high = report["intervals"][name]
         assert low <= value <= high
         assert report["signatures"][name].startswith(f"{name}|images:20|refs:1-")
-        assert name in said.out
+        assert name in printed.out
     assert report["settings"] == {"resamples": 1000, "level": 90.0, "seed": 0}
     assert report["counts"]["images"] == 20
     assert report["counts"]["images_with_references"] == 30
     assert report["statistics"]["captions"] == 20
     assert report["statistics"]["novel"] is None
     assert "comparison" not in report
-    assert "90% interval" in said.out
-    assert "20 of 30 images" in said.out
+    assert "90% interval" in printed.out
+    assert "20 of 30 images" in printed.out
     if "SPICE" not in scores:
         assert "CoreNLP" in report["not_computed"]["SPICE"]
-        assert "SPICE is not computed: " in said.out
-    assert widest(said.out) <= 80
-    assert said.err == ""
+        assert "SPICE is not computed: " in printed.out
+    assert widest(printed.out) <= 80
+    assert printed.err == ""
 
 
-def test_per_image_in_three_formats(scored, files):
+def test_per_image_output_in_three_formats(scored, files):
     for suffix in ("json", "jsonl", "csv"):
         assert scored(*QUICK, "--per-image", files / f"p.{suffix}")[0] == 0
     whole = read(files / "p.json")
@@ -186,7 +188,7 @@ def test_per_image_in_three_formats(scored, files):
     } == whole
 
 
-def test_a_mean_of_images_is_the_score_of_the_set(scored, files):
+def test_mean_over_images_is_the_score_of_the_set(scored, files):
     scored(*QUICK, "--output", files / "s.json", "--per-image", files / "p.json")
     for name in ("ROUGE-L", "CIDEr"):
         mean = np.mean([values[name] for values in read(files / "p.json").values()])
@@ -223,7 +225,7 @@ def test_all_formats_give_the_same_scores(scored, files):
 
 @pytest.fixture
 def dataset(tmp_path):
-    """A dataset folder of three images, whose captions are fit for it."""
+    """A dataset folder with two training and three test images, and results for the test images."""
     folder = tmp_path / "dataset"
     write_captions(
         folder,
@@ -242,7 +244,7 @@ def dataset(tmp_path):
     return folder
 
 
-def test_a_dataset_folder_and_its_training_captions(tmp_path, dataset, capsys):
+def test_dataset_folder_and_training_captions(tmp_path, dataset, capsys):
     common = [tmp_path / "r.json", "--references", dataset, *QUICK]
     assert run(*common, "--report", tmp_path / "plain.json") == 0
     capsys.readouterr()
@@ -268,7 +270,7 @@ def test_a_dataset_folder_and_its_training_captions(tmp_path, dataset, capsys):
     assert saved["signatures"] == trained["signatures"]
 
 
-def test_frequencies_with_the_end_of_the_sentence_are_told(tmp_path, dataset):
+def test_signature_shows_frequencies_with_end_token(tmp_path, dataset):
     words = [tokenize_lines(["a red dog", "a dog runs"]), tokenize_lines(["a cat"])]
     DocumentFrequencies.count(words, end=True).save(tmp_path / "df.npz")
     assert run(tmp_path / "r.json", "--references", dataset, *QUICK, "--document-frequencies",
@@ -278,20 +280,20 @@ def test_frequencies_with_the_end_of_the_sentence_are_told(tmp_path, dataset):
     assert "end:no" in signatures["CIDEr"]
 
 
-def test_a_split_of_the_folder(tmp_path, dataset, capsys):
+def test_split_option_selects_a_split(tmp_path, dataset, capsys):
     write(tmp_path / "t.json", entries({"1": "a dog", "2": "a cat"}))
     assert run(tmp_path / "t.json", "--references", dataset, "--split", "train", *QUICK) == 0
     assert run(tmp_path / "t.json", "--references", dataset, *QUICK) == 2
     assert "no image of" in capsys.readouterr().err
 
 
-def test_exactly_the_images_of_a_list(scored, files):
+def test_ids_option_selects_images(scored, files):
     ids = [entry["image_id"] for entry in read(files / "first.json")]
     few = write(files / "few.txt", "\n".join(map(str, ids[:5])))
-    status, said = scored(*QUICK, "--ids", few, "--per-image", files / "p.json")
+    status, printed = scored(*QUICK, "--ids", few, "--per-image", files / "p.json")
     assert status == 0
     assert set(read(files / "p.json")) == set(map(str, ids[:5]))
-    assert "5 of 20 images of" in said.out
+    assert "5 of 20 images of" in printed.out
     write(files / "five.json", read(files / "first.json")[:5])
     scored(*QUICK, "--ids", few, "--output", files / "s.json")
     assert run(files / "five.json", "--references", files / "references.json", *QUICK,
@@ -304,7 +306,7 @@ def test_comparison(scored, files):
     run(files / "second.json", "--references", files / "references.json", *QUICK,
         "--output", files / "two.json")  # fmt: skip
     words = [*QUICK[:2], "--compare", files / "second.json", "--report", files / "r.json"]
-    status, said = scored(*words, "--resamples", 200)
+    status, printed = scored(*words, "--resamples", 200)
     assert status == 0
     report = read(files / "r.json")
     one, two = read(files / "one.json"), read(files / "two.json")
@@ -313,18 +315,18 @@ def test_comparison(scored, files):
         assert found["difference"] == pytest.approx(one[name] - two[name])
         assert found["interval"][0] <= found["difference"] <= found["interval"][1]
         assert 0 < found["p"] <= 1
-    assert "difference" in said.out
-    assert widest(said.out) <= 80
+    assert "difference" in printed.out
+    assert widest(printed.out) <= 80
     scored(*words, "--resamples", 200)
-    assert read(files / "r.json") == report  # the seed decides
+    assert read(files / "r.json") == report  # same seed, same result
     scored(*words, "--resamples", 200, "--seed", 1)
     assert read(files / "r.json")["comparison"] != report["comparison"]
-    status, said = scored(*QUICK, "--compare", files / "second.json", "--resamples", 0)
+    status, printed = scored(*QUICK, "--compare", files / "second.json", "--resamples", 0)
     assert status == 0
-    assert "interval" not in said.out
+    assert "interval" not in printed.out
 
 
-def test_a_system_does_not_differ_from_itself(scored, files):
+def test_comparison_with_itself_has_no_difference(scored, files):
     scored(*QUICK[:2], "--compare", files / "first.json", "--report", files / "r.json",
            "--resamples", 50)  # fmt: skip
     for found in read(files / "r.json")["comparison"].values():
@@ -353,13 +355,13 @@ def changed(files, change):
         (lambda c: c.clear(), "no captions"),
     ],
 )
-def test_wrong_results(scored, files, change, message):
+def test_invalid_results_raise(scored, files, change, message):
     changed(files, change)
-    status, said = scored(*QUICK, "--output", files / "s.json")
+    status, printed = scored(*QUICK, "--output", files / "s.json")
     assert status == 2
-    assert said.err.startswith("ngsan score: ")
-    assert said.err.count("\n") == 1
-    assert re.search(message, said.err), said.err
+    assert printed.err.startswith("ngsan score: ")
+    assert printed.err.count("\n") == 1
+    assert re.search(message, printed.err), printed.err
     assert not (files / "s.json").exists()
 
 
@@ -385,18 +387,18 @@ def test_wrong_results(scored, files, change, message):
         (["--per-image", "{}/p.txt"], "must end in .json, .jsonl, .csv"),
     ],
 )
-def test_wrong_options(scored, files, words, message):
-    status, said = scored(*(word.format(files) for word in words))
+def test_invalid_options_raise(scored, files, words, message):
+    status, printed = scored(*(word.format(files) for word in words))
     assert status == 2
-    assert message in said.err
+    assert message in printed.err
 
 
 @pytest.mark.parametrize("words", [["--resample", "5"], ["--resamples", "many"], ["--speed", "1"]])
-def test_options_that_do_not_exist(scored, words):
+def test_unknown_options_raise(scored, words):
     assert scored(*words)[0] == 2
 
 
-def test_references_are_needed(files, capsys):
+def test_missing_references_raise(files, capsys):
     assert run(files / "first.json") == 2
     assert "--references" in capsys.readouterr().err
     assert run(files / "none.json", "--references", files / "references.json") == 2
@@ -406,45 +408,45 @@ def test_references_are_needed(files, capsys):
 
 
 @pytest.mark.parametrize("size", [50, 1500])
-def test_references_that_are_cut_off(scored, files, size):
+def test_truncated_references_raise(scored, files, size):
     text = (files / "references.json").read_text()
     write(files / "references.json", text[:size])
-    status, said = scored(*QUICK)
+    status, printed = scored(*QUICK)
     assert status == 2
-    assert "ends too early" in said.err
+    assert "ends too early" in printed.err
 
 
-def test_images_that_are_missing(scored, files):
+def test_missing_images_raise(scored, files):
     ids = [entry["image_id"] for entry in read(files / "first.json")]
     others = [image["id"] for image in read(files / "references.json")["images"]]
     without = next(name for name in others if name not in ids)
     write(files / "ids.txt", f"{ids[0]}\n{without}\n")
-    status, said = scored(*QUICK, "--ids", files / "ids.txt")
+    status, printed = scored(*QUICK, "--ids", files / "ids.txt")
     assert status == 2
-    assert f"1 images of {files}/ids.txt are not in {files}/first.json: {without}" in said.err
+    assert f"1 images of {files}/ids.txt are not in {files}/first.json: {without}" in printed.err
     write(files / "fewer.json", read(files / "second.json")[1:])
-    status, said = scored(*QUICK, "--compare", files / "fewer.json")
+    status, printed = scored(*QUICK, "--compare", files / "fewer.json")
     assert status == 2
-    assert f"are not in {files}/fewer.json: " in said.err
+    assert f"are not in {files}/fewer.json: " in printed.err
     more = [*read(files / "second.json"), {"image_id": without, "caption": "a"}]
     write(files / "more.json", more)
-    status, said = scored(*QUICK, "--compare", files / "more.json")
+    status, printed = scored(*QUICK, "--compare", files / "more.json")
     assert status == 2
-    assert f"are not in {files}/first.json: {without}" in said.err
+    assert f"are not in {files}/first.json: {without}" in printed.err
 
 
-def test_spice_by_name_without_its_parts_is_an_error(scored, files, monkeypatch):
+def test_requested_spice_without_its_files_raises(scored, files, monkeypatch):
     monkeypatch.setenv("NGSAN_SPICE_LIB", str(files))
-    status, said = scored("--metrics", "SPICE")
+    status, printed = scored("--metrics", "SPICE")
     assert status == 2
-    assert f"to {files}" in said.err
+    assert f"to {files}" in printed.err
 
 
 class Fragile:
-    """A metric whose program fails for some captions."""
+    """A metric that fails for captions with a given word."""
 
     names = ("SPICE",)
-    signature = MappingProxyType({"spice": "stand-in"})
+    signature = MappingProxyType({"spice": "fake"})
 
     def __init__(self, word):
         self.word = word
@@ -458,50 +460,50 @@ class Fragile:
         return totals[..., :-1] / totals[..., -1:]
 
 
-def test_a_program_that_fails_costs_no_other_score(scored, files, monkeypatch):
+def test_failing_metric_does_not_affect_other_scores(scored, files, monkeypatch):
     monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda: Fragile("dog"))
-    status, said = scored("--metrics", "SPICE")
+    status, printed = scored("--metrics", "SPICE")
     assert status == 2
-    assert "its program failed" in said.err
+    assert "its program failed" in printed.err
     words = ["--resamples", 5, "--compare", files / "second.json", "--report", files / "r.json"]
-    status, said = scored(*words)
+    status, printed = scored(*words)
     assert status == 0
-    assert "SPICE is not computed: its program failed" in said.out
+    assert "SPICE is not computed: its program failed" in printed.out
     assert list(read(files / "r.json")["scores"]) == NAMES
     monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda: Fragile("hydrant"))
     second = read(files / "second.json")
     write(files / "second.json", [{**entry, "caption": "hydrant"} for entry in second])
-    status, said = scored(*words)
+    status, printed = scored(*words)
     assert status == 0
     assert list(read(files / "r.json")["scores"]) == [*NAMES, "SPICE"]
     assert list(read(files / "r.json")["comparison"]) == NAMES
 
 
-def test_meteor_without_its_word_lists(scored, files, monkeypatch):
+def test_missing_word_lists_of_meteor(scored, files, monkeypatch):
     def missing():
         raise ValueError("word lists are missing; get them")
 
     monkeypatch.setattr("ngsan.metrics.meteor.meteor_folder", missing)
     assert scored("--metrics", "meteor")[0] == 2
-    status, said = scored("--resamples", 0, "--output", files / "s.json")
+    status, printed = scored("--resamples", 0, "--output", files / "s.json")
     assert status == 0
-    assert "METEOR is not computed: word lists are missing; get them" in said.out
+    assert "METEOR is not computed: word lists are missing; get them" in printed.out
     assert "METEOR" not in read(files / "s.json")
 
 
-def test_submissions(tmp_path, capsys, monkeypatch):
+def test_check_submission(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(IMAGES, "val2014", 2)
     path = write(tmp_path / "captions_val2014_ours_results.json", entries({"1": "a", "2": "b"}))
     assert run(path, "--check-submission") == 0
-    said = capsys.readouterr()
-    assert "2 captions" in said.out
-    assert "no problems found" in said.out
+    printed = capsys.readouterr()
+    assert "2 captions" in printed.out
+    assert "no problems found" in printed.out
     images = write(tmp_path / "images.json", {"images": [{"id": 1}, {"id": 3}]})
     assert run(path, "--check-submission", "--references", images) == 2
-    said = capsys.readouterr()
-    assert "missing image" in said.out
-    assert "unknown image" in said.out
-    assert "not ready" in said.err
+    printed = capsys.readouterr()
+    assert "missing image" in printed.out
+    assert "unknown image" in printed.out
+    assert "not ready" in printed.err
     with zipfile.ZipFile(tmp_path / "results.zip", "w") as archive:
         archive.write(path, path.name)
     assert run(tmp_path / "results.zip", "--check-submission") == 2
@@ -509,7 +511,7 @@ def test_submissions(tmp_path, capsys, monkeypatch):
     assert run(tmp_path / "none.json", "--check-submission") == 2
 
 
-def test_the_page_score_captions_word_by_word(tmp_path, monkeypatch):
+def test_commands_of_the_metrics_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL)
@@ -524,7 +526,7 @@ def test_the_page_score_captions_word_by_word(tmp_path, monkeypatch):
     assert (tmp_path / "images.csv").exists()
 
 
-def test_bleu_may_be_asked_for_by_any_of_its_names(tmp_path):
+def test_bleu_can_be_requested_by_any_name(tmp_path):
     references = write(tmp_path / "references.json", coco({"1": ["a dog runs"], "2": ["a cat"]}))
     results = write(tmp_path / "results.json", entries({"1": "a dog", "2": "a cat"}))
     scores = tmp_path / "scores.json"
@@ -533,12 +535,12 @@ def test_bleu_may_be_asked_for_by_any_of_its_names(tmp_path):
     assert list(read(scores)) == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"]
 
 
-def test_a_check_takes_no_options_of_scoring(tmp_path, capsys):
+def test_check_submission_rejects_scoring_options(tmp_path, capsys):
     assert run(tmp_path / "results.json", "--check-submission", "--per-image", "images.csv") == 2
     assert "--per-image does not apply to --check-submission" in capsys.readouterr().err
 
 
-def test_half_a_character_is_a_problem_of_a_submission(tmp_path, capsys):
+def test_lone_surrogate_is_a_submission_problem(tmp_path, capsys):
     path = write(
         tmp_path / "captions_val2014_ours_results.json", '[{"image_id": 1, "caption": "\\ud83d"}]'
     )

@@ -1,4 +1,4 @@
-"""What is seen of a training run, with and without a terminal."""
+"""The progress view of a training run, with and without a terminal."""
 
 import io
 import math
@@ -95,7 +95,7 @@ def console_of(width, terminal):
 
 
 def show(entries, *, width=80, terminal=False, pace=0.1):
-    """All that is printed, with codes that move the cursor on a terminal."""
+    """All printed output, including cursor codes on a terminal."""
     console, seconds = console_of(width, terminal), [0.0]
     with TrainView(console, now=lambda: seconds[0]) as view:
         for entry in entries:
@@ -105,7 +105,7 @@ def show(entries, *, width=80, terminal=False, pace=0.1):
 
 
 def screen(output):
-    """What a terminal shows in the end: an own reading of the codes."""
+    """The final rows of a terminal, by interpreting the codes."""
     lines, row, column = {}, 0, 0
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x1b]", output):
         if part == "\n":
@@ -118,7 +118,7 @@ def screen(output):
             elif part == "\x1b[2K":
                 lines[row] = {}
             else:
-                assert part[-1] in "mhl", f"a code this terminal does not know: {part!r}"
+                assert part[-1] in "mhl", f"unknown terminal code: {part!r}"
         else:
             lines.setdefault(row, {})[column] = part
             column += 1
@@ -130,7 +130,7 @@ def screen(output):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_stays_of_a_run(terminal):
+def test_final_output_of_a_run(terminal):
     output = show(whole_run(), width=140, terminal=terminal)
     rows = screen(output)
     text = "\n".join(rows)
@@ -156,14 +156,14 @@ def test_what_stays_of_a_run(terminal):
         assert "9.4 s" in row
     assert table[5].startswith("average of 2")
     assert "CIDEr 112.50" in table[5]
-    assert "images/s" not in rows[-1], "the live view is removed when all is done"
+    assert "images/s" not in rows[-1], "the live view is removed at the end"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_live_view_of_a_run_that_is_under_way(width):
+def test_live_view_during_a_run(width):
     entries = list(whole_run())
-    until = next(n for n, entry in enumerate(entries) if entry.get("step") == 350)
-    rows = screen(show(entries[: until + 1], width=width, terminal=True, pace=1))
+    stop_index = next(n for n, entry in enumerate(entries) if entry.get("step") == 350)
+    rows = screen(show(entries[: stop_index + 1], width=width, terminal=True, pace=1))
     title, run, part, work, reward = rows[-5:]
     assert title.startswith("self-critical, epoch 4 of 5   ng-san on NVIDIA H200")
     assert ("saved at step 300" in title) == (width > 60)
@@ -179,7 +179,7 @@ def test_the_live_view_of_a_run_that_is_under_way(width):
     assert max(len(row) for row in rows[-5:]) <= width
 
 
-def test_the_live_view_before_the_first_step_and_at_validation():
+def test_live_view_before_the_first_step_and_at_validation():
     rows = screen(show([start()], terminal=True))
     assert rows[-3].startswith("preparing   ng-san on NVIDIA H200")
     assert "0 of 500 steps" in rows[-2]
@@ -194,7 +194,7 @@ def test_the_live_view_before_the_first_step_and_at_validation():
     assert any("cross-entropy, epoch 1 of 5" in row for row in after)
 
 
-def test_phases_that_stopped_early_shorten_the_run():
+def test_early_stop_shortens_the_run():
     stop = {"event": "stop", "reason": "enough", "phase": "cross-entropy", "epoch": 2}
     first = {**step(201, 4), "epoch": 3, "epoch_step": 1}
     for between in ([], [{**BEFORE, "epoch": 2}]):
@@ -204,7 +204,7 @@ def test_phases_that_stopped_early_shorten_the_run():
         assert "201 of 400 steps" in rows[-4]
 
 
-def test_a_resumed_run_is_shown_as_a_part_of_the_whole():
+def test_resumed_run_shows_its_position():
     rows = screen(show([start(resumed_at=350)], terminal=True))
     assert "resuming after step 350" in rows
     assert "350 of 500 steps" in rows[-2]
@@ -213,15 +213,15 @@ def test_a_resumed_run_is_shown_as_a_part_of_the_whole():
     assert "351 of 500 steps" in rows[-4]
 
 
-def test_the_live_view_is_drawn_at_most_four_times_a_second():
+def test_live_view_refreshes_at_most_four_times_per_second():
     entries = [start(), *(step(number, 1) for number in range(1, 100))]
     for pace in (0.01, 0.1):
         drawn = len(re.findall(r" run ", show(entries, terminal=True, pace=pace)))
-        # The first is of the start, and the last of the end of the block.
+        # The first drawing is at the start, the last at the end of the block.
         assert 100 * pace * 4 / 2 <= drawn - 2 <= 100 * pace * 4
 
 
-def test_without_a_terminal_steps_are_printed_twice_a_minute():
+def test_steps_are_printed_twice_a_minute_without_a_terminal():
     entries = [start(), *(step(number) for number in range(1, 100)), step(301)]
     output = show(entries, pace=1)
     steps = [line for line in output.splitlines() if line.startswith("epoch ")]
@@ -236,7 +236,7 @@ def test_without_a_terminal_steps_are_printed_twice_a_minute():
     assert "reward 1.125" in show([start(), step(301)])
 
 
-def test_a_run_that_breaks_leaves_its_place_and_a_terminal_in_order():
+def test_failed_run_restores_the_terminal():
     console = console_of(80, terminal=True)
     view = TrainView(console)
     view.write(start())
@@ -249,22 +249,22 @@ def test_a_run_that_breaks_leaves_its_place_and_a_terminal_in_order():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_nothing_that_is_missing_stops_a_run(terminal):
+def test_missing_fields_do_not_raise(terminal):
     kinds = [start(), step(1), step(301), BEFORE, epoch(1), epoch(4), AVERAGE, STOP, NOTE, END]
     kinds += [{"event": "checkpoint", "step": 3, "seconds": 1.0}]
     for entry in kinds:
         for key in entry:
             for others in ([], [start()], [start(), step(5)]):
-                left_out = {name: entry[name] for name in entry if name != key}
-                show([*others, left_out, {**entry, key: None}, step(301)], terminal=terminal)
+                partial_entry = {name: entry[name] for name in entry if name != key}
+                show([*others, partial_entry, {**entry, key: None}, step(301)], terminal=terminal)
     show([{"event": entry["event"]} for entry in kinds], terminal=terminal, pace=40)
-    show([{}, {"event": "unheard of"}], terminal=terminal)
+    show([{}, {"event": "unknown"}], terminal=terminal)
     show([start(phases=[{}, {"phase": "cross-entropy"}]), step(1), step(2)], terminal=terminal)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_numbers_that_are_none_are_shown_as_such(terminal, value):
+def test_nan_and_infinity_are_shown(terminal, value):
     broken = {**step(301), "loss": value, "seconds_left": value, "reward": value, "lr": value}
     row = epoch(4, loss=value, reward=value, seconds=value, metrics={"CIDEr": value})
     rows = screen(show([start(), broken, row], terminal=terminal))
@@ -282,12 +282,12 @@ def test_other_tasks_have_other_metrics():
     assert "fifth" not in row
 
 
-def test_the_best_may_be_an_average():
+def test_best_model_may_be_an_average():
     end = {**END, "best": {"phase": "self-critical", "epoch": 0, "metrics": {"CIDEr": 120.0}}}
     assert "best: self-critical, averaged weights: CIDEr 120.00" in show([end])
 
 
-def test_phases_that_are_left_out_are_not_planned():
+def test_skipped_phases_are_not_listed():
     phases = [*start()["phases"][:1], {"phase": "self-critical", "epochs": 0, "steps": 7}]
     output = show([start(phases=phases)])
     assert "cross-entropy: 3 epochs of 100 steps\n" in output

@@ -1,4 +1,4 @@
-"""Translating with a model: its Python face, and the commands around it."""
+"""Translation with a model in Python, and the translation commands."""
 
 import dataclasses
 import gzip
@@ -26,7 +26,7 @@ TEXTS = ["Two dogs run.", "", "A small girl in a red dress sleeps under a tree."
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A translator that has learned nothing."""
+    """An untrained translator."""
     subwords = Subwords.train(TEXTS * 3, 300)
     config = TranslatorConfig(vocab_size=300, dim=16, heads=2, hidden_dim=16, layers=1)
     torch.manual_seed(4)
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     return where
 
 
-def test_other_sentences_change_nothing(folder):
+def test_translations_do_not_depend_on_the_batch(folder):
     translator = open_translator(folder)
     together = translator.translate(TEXTS, num_return=3)
     for text, found in zip(TEXTS, together, strict=True):
@@ -51,7 +51,7 @@ def test_other_sentences_change_nothing(folder):
     assert together[1] == ""
 
 
-def test_scores_are_the_models(folder):
+def test_scores_equal_the_model(folder):
     translator = open_translator(folder)
     model = translator.backend.model
     for text in ("Two dogs run.", "Birds"):
@@ -66,8 +66,8 @@ def test_scores_are_the_models(folder):
         assert found == translator.subwords.decode(pieces)
 
 
-def test_what_reaches_the_most_pieces_is_made_to_end(folder):
-    """As in fairseq: the end counts, so that scores of all lengths are of the same kind."""
+def test_translations_of_maximum_length_get_an_end_token(folder):
+    """As in fairseq: the end token counts, so scores of all lengths are comparable."""
     translator = open_translator(folder)
     text = "Two dogs run."
     source = torch.tensor([[*translator.subwords.encode(text), 0]])
@@ -87,7 +87,7 @@ def test_what_reaches_the_most_pieces_is_made_to_end(folder):
             assert one.score == pytest.approx(total / len(wanted) ** 0.6, rel=1e-4)
 
 
-def test_wrong_input_is_named(folder):
+def test_invalid_inputs_raise(folder):
     translator = open_translator(folder)
     with pytest.raises(ValueError, match="unknown key 'width'"):
         translator.translate("one text", width=3)
@@ -109,7 +109,7 @@ def test_wrong_input_is_named(folder):
         save_model(folder, translator.backend.model, config, {"tokenizer": other})
 
 
-def test_mixed_folders_are_refused(folder, tmp_path):
+def test_mixed_model_folders_raise(folder, tmp_path):
     translator, config, _ = load_model(folder, "translation")
     other = Subwords.train([*TEXTS, "quite another thing thing thing"], 300)
     save_model(tmp_path / "mixed", translator, config, {"tokenizer": other})
@@ -130,7 +130,7 @@ class Stdin:
         return False
 
 
-def test_the_command_translates_lines(folder, tmp_path, capsys, monkeypatch):
+def test_command_translates_lines(folder, tmp_path, capsys, monkeypatch):
     expected = [found.text for found in open_translator(folder).translate(TEXTS)]
     monkeypatch.setattr(sys, "stdin", Stdin("\n".join(TEXTS).encode()))
     assert main(["translate", "--model", str(folder), "--device", "cpu"]) == 0
@@ -158,7 +158,7 @@ def test_the_command_translates_lines(folder, tmp_path, capsys, monkeypatch):
         (["--batch-size", "0"], "--batch-size: '0' is not"),
     ],
 )
-def test_wrong_commands_are_named(folder, capsys, options, message):
+def test_invalid_command_lines_raise(folder, capsys, options, message):
     assert main(["translate", "--model", str(folder), *options]) == 2
     assert message in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_wrong_commands_are_named(folder, capsys, options, message):
 GOOD = [b"Two dogs run.", b"Birds", b"", b"a b c"]
 BAD = [b"b\xffd", b"three " * 2000, b"x" * (MAX_LINE + 5)]
 MIXED = [GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2], GOOD[3]]
-COMPLAINTS = [
+MESSAGES = [
     "line 2: invalid UTF-8: byte 2 of the line: invalid start byte",
     "subwords, more than 1,024: cut it into sentences",
     "line 6: overlong line: it has more than 1,048,576 bytes",
@@ -175,8 +175,8 @@ COMPLAINTS = [
 
 
 @pytest.mark.parametrize("size", [1, 2, 2000])
-@pytest.mark.parametrize("typed", [True, False])
-def test_a_bad_line_leaves_an_empty_one(folder, tmp_path, capsys, monkeypatch, size, typed):
+@pytest.mark.parametrize("from_stdin", [True, False])
+def test_bad_lines_give_empty_lines(folder, tmp_path, capsys, monkeypatch, size, from_stdin):
     translator = open_translator(folder)
     expected = [found.text for found in translator.translate([text.decode() for text in GOOD])]
     monkeypatch.setattr(translate, "_CHUNK", size)
@@ -184,21 +184,21 @@ def test_a_bad_line_leaves_an_empty_one(folder, tmp_path, capsys, monkeypatch, s
     given.write_bytes(b"\n".join(MIXED) + b"\n")
     monkeypatch.setattr(sys, "stdin", Stdin(given.read_bytes()))
     command = ["translate", "--model", str(folder), "--device", "cpu"]
-    command += [] if typed else [str(given), "--output", str(written)]
+    command += [] if from_stdin else [str(given), "--output", str(written)]
     assert main(command) == 1
-    told = capsys.readouterr()
-    lines = (told.out if typed else written.read_text(encoding="utf-8")).split("\n")
+    printed = capsys.readouterr()
+    lines = (printed.out if from_stdin else written.read_text(encoding="utf-8")).split("\n")
     first, second, third, fourth = expected
     assert lines == [first, "", second, "", third, "", fourth, ""]
-    complaints = [line for line in told.err.splitlines() if not line.startswith("wrote ")]
-    assert len(complaints) == 4
-    for complaint, wanted in zip(complaints, COMPLAINTS, strict=True):
-        assert wanted in complaint
-    where = "standard input" if typed else given
-    assert complaints[1].startswith(f"{where}, line 4: it has ")
+    messages = [line for line in printed.err.splitlines() if not line.startswith("wrote ")]
+    assert len(messages) == 4
+    for message, wanted in zip(messages, MESSAGES, strict=True):
+        assert wanted in message
+    where = "standard input" if from_stdin else given
+    assert messages[1].startswith(f"{where}, line 4: it has ")
 
 
-def test_json_tells_what_is_wrong_with_a_line(folder, tmp_path, capsys):
+def test_json_output_reports_bad_lines(folder, tmp_path, capsys):
     (tmp_path / "in").write_bytes(b"\n".join(MIXED[1:4]))
     command = ["translate", "--model", str(folder), "--device", "cpu", "--format", "jsonl"]
     assert main([*command, str(tmp_path / "in")]) == 1
@@ -214,22 +214,22 @@ def test_json_tells_what_is_wrong_with_a_line(folder, tmp_path, capsys):
     assert "translation" not in long
 
 
-def test_a_mark_of_the_byte_order_is_no_text(folder, capsys, monkeypatch):
+def test_byte_order_mark_is_removed(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stdin(b"\xef\xbb\xbfBirds\n"))
     assert main(["translate", "--model", str(folder), "--device", "cpu", "--format", "jsonl"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == "Birds"
 
 
-def test_wrong_models_are_named(folder, tmp_path, capsys):
+def test_invalid_models_raise(folder, tmp_path, capsys):
     assert main(["translate", "--model", str(tmp_path)]) == 2
     assert "is not a model" in capsys.readouterr().err
     assert main(["caption", "--model", str(folder), "src/ngsan/examples/cat.jpg"]) == 2
-    told = capsys.readouterr().err
-    assert "is a model for translation" in told
-    assert "ngsan translate" in told
+    printed = capsys.readouterr().err
+    assert "is a model for translation" in printed
+    assert "ngsan translate" in printed
 
 
-def test_what_is_translated_is_not_overwritten(folder, tmp_path, capsys):
+def test_output_never_overwrites_the_input(folder, tmp_path, capsys):
     text = tmp_path / "text.en"
     text.write_text("a dog\n", encoding="utf-8")
     (tmp_path / "linked.en").symlink_to(text)
@@ -239,7 +239,7 @@ def test_what_is_translated_is_not_overwritten(folder, tmp_path, capsys):
     assert text.read_text(encoding="utf-8") == "a dog\n"
 
 
-def test_data_and_scores_from_the_command_line(tmp_path, capsys):
+def test_prepare_and_score_from_the_command_line(tmp_path, capsys):
     pytest.importorskip("sacrebleu")
     (tmp_path / "a").write_text("one two three four five\nsix seven eight nine\n" * 4)
     (tmp_path / "b").write_text("eins zwei drei vier fünf\nsechs sieben acht neun\n" * 4)
@@ -248,9 +248,9 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
     assert main([*command, "--val-source", str(tmp_path / "a")]) == 2
     assert "--val-source and --val-target need each other" in capsys.readouterr().err
     assert main(command) == 0
-    told = capsys.readouterr().out
-    assert "train: 8 pairs" in told
-    assert "language of the translations: unknown" in told
+    printed = capsys.readouterr().out
+    assert "train: 8 pairs" in printed
+    assert "language of the translations: unknown" in printed
     report = tmp_path / "scores.json"
     score = ["score", "--translation", str(tmp_path / "a"), "--output", str(report)]
     score += ["--language", "de"]
@@ -268,7 +268,7 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("test.de", [], "tok:moses-de"),
         ("test.en.gz", [], "tok:moses-en"),
@@ -278,17 +278,17 @@ def test_data_and_scores_from_the_command_line(tmp_path, capsys):
         ("references", [], "not computed: the language of the translations is unknown"),
     ],
 )
-def test_tokens_are_of_the_references_language(tmp_path, capsys, name, options, told):
+def test_score_tokenizes_for_the_references_language(tmp_path, capsys, name, options, message):
     pytest.importorskip("sacrebleu")
     content = b"It isn't here, No. 5.\n"
     (tmp_path / "out").write_bytes(content)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / name)]
     assert main([*line, *options]) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
-def test_a_language_that_was_asked_for_is_refused(tmp_path, capsys):
+def test_unsupported_language_raises(tmp_path, capsys):
     pytest.importorskip("sacrebleu")
     (tmp_path / "out").write_text("a\n")
     line = ["score", "--translation", str(tmp_path / "out"), "--references", str(tmp_path / "out")]

@@ -29,7 +29,7 @@ def some_regions(counts, width=3, boxes=True, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 3), st.booleans())
-def test_regions_are_padded_as_loops_would_do_it(dtype, counts, spare, with_boxes):
+def test_pad_regions_equals_loops(dtype, counts, spare, with_boxes):
     regions = some_regions(counts, boxes=with_boxes)
     width = max(counts) + spare
     features, boxes, mask = pad_regions(regions, width=width if spare else None, dtype=dtype)
@@ -48,7 +48,7 @@ def test_regions_are_padded_as_loops_would_do_it(dtype, counts, spare, with_boxe
             assert boxes[image, region, column] == expected
 
 
-def test_regions_that_do_not_fit_are_refused():
+def test_regions_wider_than_the_batch_raise():
     with pytest.raises(ValueError, match="5 regions do not fit into a width of 4"):
         pad_regions(some_regions([2, 5]), width=4)
     with pytest.raises(ValueError, match="1 of 2 images"):
@@ -60,7 +60,7 @@ def test_regions_that_do_not_fit_are_refused():
     st.lists(st.lists(st.integers(1, 99), max_size=4), max_size=5),
     st.data(),
 )
-def test_captions_are_padded_as_loops_would_do_it(captions, data):
+def test_token_table_equals_loops(captions, data):
     table = TokenTable.of_lengths(
         list(itertools.chain(*captions)), [len(caption) for caption in captions]
     )
@@ -86,7 +86,7 @@ def test_captions_are_padded_as_loops_would_do_it(captions, data):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 7), st.integers(0, 9))
-def test_captions_take_turns_fairly(counts, count, seed):
+def test_captions_are_chosen_evenly_over_epochs(counts, count, seed):
     rows = CaptionRows.of_counts(counts, seed=seed)
     indices = np.arange(len(counts))
     owned = {i: set(range(sum(counts[:i]), sum(counts[: i + 1]))) for i in indices}
@@ -99,7 +99,7 @@ def test_captions_take_turns_fairly(counts, count, seed):
             assert len(set(real)) == len(real) == min(count, counts[image])
             assert set(real) <= owned[image]
             assert chosen[image].tolist() == real + [NO_CAPTION] * (count - len(real))
-            # Who is in the batch besides does not matter.
+            # The choice does not depend on the rest of the batch.
             assert rows.choose(np.array([image]), count=count, epoch=epoch)[0].tolist() == (
                 chosen[image].tolist()
             )
@@ -108,7 +108,7 @@ def test_captions_take_turns_fairly(counts, count, seed):
                 assert max(seen[image].values()) - min(seen[image].values()) <= 1
 
 
-def test_all_captions_keep_their_order():
+def test_choosing_all_captions_keeps_their_order():
     rows = CaptionRows.of_counts([2, 0, 3], seed=5)
     assert rows.choose(np.array([2, 1, 0]), epoch=3).tolist() == [
         [2, 3, 4],
@@ -117,7 +117,7 @@ def test_all_captions_keep_their_order():
     ]
 
 
-def test_the_seed_decides_whose_turn_it_is():
+def test_seed_decides_the_chosen_captions():
     first = {
         seed: CaptionRows.of_counts([5] * 40, seed=seed).choose(np.arange(40), count=1).tolist()
         for seed in (0, 1)
@@ -129,7 +129,7 @@ def test_the_seed_decides_whose_turn_it_is():
 # The batch
 
 
-def a_batch(images=4):
+def make_batch(images=4):
     rng = np.random.default_rng(1)
     return CaptionBatch(
         torch.from_numpy(rng.random((images, 2, 3), np.float32)),
@@ -151,8 +151,8 @@ def a_batch(images=4):
         (torch.tensor([True, False, False, True]), [0, 3]),
     ],
 )
-def test_a_batch_is_indexed_with_its_ids(index, places):
-    batch = a_batch()
+def test_indexing_a_batch_selects_ids_too(index, places):
+    batch = make_batch()
     part = batch[index]
     assert len(part) == len(places)
     assert part.ids == [f"image {place}" for place in places]
@@ -162,16 +162,16 @@ def test_a_batch_is_indexed_with_its_ids(index, places):
         assert part.features[k].tolist() == batch.features[place].tolist()
 
 
-def test_a_batch_stays_a_batch():
+def test_indexing_a_batch_with_a_scalar_raises():
     with pytest.raises(ValueError, match=r"batch\[2:3\]"):
-        a_batch()[torch.tensor(2)]
+        make_batch()[torch.tensor(2)]
 
 
-def test_a_batch_moves_with_all_its_tensors():
-    moved = a_batch().to("meta")
+def test_to_moves_all_tensors():
+    moved = make_batch().to("meta")
     assert moved.features.is_meta
     assert moved.caption_mask.is_meta
-    assert moved.ids == a_batch().ids
+    assert moved.ids == make_batch().ids
 
 
 # The sampler
@@ -185,7 +185,7 @@ def epoch_of(sampler):
 
 @settings(deadline=None, max_examples=80)
 @given(shapes, st.integers(0, 2**40), st.booleans(), st.booleans())
-def test_every_index_comes_once_an_epoch(shape, seed, grouped, shuffle):
+def test_every_index_occurs_once_per_epoch(shape, seed, grouped, shuffle):
     size, batch_size = shape
     lengths = np.arange(size) % 7 if grouped and shuffle else None
     sampler = BatchSampler(size, batch_size, seed=seed, lengths=lengths, shuffle=shuffle)
@@ -202,7 +202,7 @@ def test_every_index_comes_once_an_epoch(shape, seed, grouped, shuffle):
 
 @settings(deadline=None, max_examples=60)
 @given(shapes, st.integers(0, 9), st.integers(0, 40), st.booleans())
-def test_a_stopped_run_goes_on_with_the_next_batch(shape, seed, stop, grouped):
+def test_sampler_resumes_with_the_next_batch(shape, seed, stop, grouped):
     size, batch_size = shape
     options = {"lengths": np.arange(size) % 5} if grouped else {}
 
@@ -224,7 +224,7 @@ def test_a_stopped_run_goes_on_with_the_next_batch(shape, seed, stop, grouped):
     assert first + run(resumed, 20) == whole
 
 
-def test_drawing_ahead_does_not_move_the_state():
+def test_reading_ahead_does_not_change_the_state():
     sampler = BatchSampler(10, 3, seed=2)
     ahead = epoch_of(sampler)
     assert sampler.state() == SamplerState(2, 0, 0)
@@ -237,7 +237,7 @@ def test_drawing_ahead_does_not_move_the_state():
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 4), st.integers(1, 60), st.integers(1, 12), st.integers(0, 5), st.booleans())
-def test_processes_see_together_what_one_sees(world, size, batch_size, seed, drop_last):
+def test_processes_share_the_batches_of_one(world, size, batch_size, seed, drop_last):
     rest = 0 if drop_last else size % batch_size
     smallest = min(batch_size, size, rest or batch_size)
     if smallest < world or (drop_last and size < batch_size):
@@ -258,14 +258,14 @@ def test_processes_see_together_what_one_sees(world, size, batch_size, seed, dro
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_the_order_changes_with_seed_and_epoch():
+def test_order_depends_on_seed_and_epoch():
     sampler = BatchSampler(50, 50, seed=1)
     orders = [tuple(sampler.order(epoch)) for epoch in range(5)]
     orders += [tuple(BatchSampler(50, 50, seed=seed).order(0)) for seed in (2, 3)]
     assert len(set(orders)) == len(orders)
 
 
-def test_the_order_is_uniform():
+def test_order_is_uniform():
     # Each of the 6 orders of 3 images, in 3000 epochs: 500 expected, standard deviation 20.
     sampler = BatchSampler(3, 1, seed=0)
     orders = Counter(tuple(sampler.order(epoch).tolist()) for epoch in range(3000))
@@ -273,7 +273,7 @@ def test_the_order_is_uniform():
     assert all(400 < count < 600 for count in orders.values())
 
 
-def test_grouping_saves_padding():
+def test_grouping_by_length_saves_padding():
     lengths = np.random.default_rng(0).integers(10, 101, 2000)
 
     def padding(sampler):
@@ -283,10 +283,12 @@ def test_grouping_saves_padding():
     grouped = BatchSampler(2000, 10, seed=0, lengths=lengths)
     assert padding(grouped) < apart / 10
     means = [lengths[draw.indices].mean() for draw in grouped]
-    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3  # lengths come in any order
+    assert (
+        abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3
+    )  # lengths come in random order
 
 
-def test_bad_samplers_are_refused():
+def test_invalid_sampler_options_raise():
     for options, message in [
         ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"lengths": [1, 2]}, r"lengths of \(2,\)"),

@@ -1,4 +1,4 @@
-"""The captions of a dataset folder, against plain json and broken files."""
+"""Captions of a dataset folder, against the json module, and with damaged files."""
 
 import json
 import os
@@ -26,7 +26,7 @@ records = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records, min_size=1, max_size=6, unique_by=lambda record: record.id))
-def test_what_is_written_is_read_and_is_plain_json(tmp_path: Path, wanted) -> None:
+def test_captions_round_trip_as_json_lines(tmp_path: Path, wanted) -> None:
     counts = write_captions(tmp_path, wanted, overwrite=True)
     assert list(read_captions(tmp_path)) == wanted
     lines = (tmp_path / CAPTIONS).read_bytes().decode("utf-8").split("\n")
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_and_is_plain_json(tmp_path: Path, wanted) -> No
         assert counts.get(split, (0, 0)) == (len(own), sum(len(r.captions) for r in own))
 
 
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     old = ImageCaptions("1", "train", ("Old.",))
     write_captions(tmp_path, [old])
 
@@ -64,7 +64,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == [CAPTIONS]  # noqa: PTH208
 
 
-def test_a_killed_write_does_not_hinder_the_next(tmp_path: Path) -> None:
+def test_killed_write_does_not_block_the_next(tmp_path: Path) -> None:
     (tmp_path / (CAPTIONS + ".partial")).write_text('{"id": "9", "spl')
     with pytest.raises(ValueError, match="import captions first"):
         read_captions(tmp_path)
@@ -73,7 +73,7 @@ def test_a_killed_write_does_not_hinder_the_next(tmp_path: Path) -> None:
     assert list(read_captions(tmp_path / CAPTIONS)) == [record]
 
 
-def test_reading_streams(tmp_path: Path) -> None:
+def test_reading_is_lazy(tmp_path: Path) -> None:
     path = tmp_path / CAPTIONS
     path.write_text(json.dumps(GOOD) + "\nbroken\n")
     reader = read_captions(tmp_path)
@@ -82,7 +82,7 @@ def test_reading_streams(tmp_path: Path) -> None:
         next(reader)
 
 
-def test_an_integer_or_a_padded_string_is_an_id_alike(tmp_path: Path) -> None:
+def test_ids_are_canonical(tmp_path: Path) -> None:
     lines = [{**GOOD, "id": 391895}, {**GOOD, "id": "000000000042"}]
     (tmp_path / CAPTIONS).write_text("\r\n".join(map(json.dumps, lines)) + "\r\n\r\n")
     assert [record.id for record in read_captions(tmp_path)] == ["391895", "42"]
@@ -116,7 +116,7 @@ def test_an_integer_or_a_padded_string_is_an_id_alike(tmp_path: Path) -> None:
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+def test_invalid_line_error_names_it(tmp_path: Path, line: bytes, message: str) -> None:
     content = json.dumps(GOOD).encode() + b"\n" + line + b"\n"
     (tmp_path / CAPTIONS).write_bytes(content)
     with pytest.raises(ValueError, match=rf"captions\.jsonl:2: .*{message}"):
@@ -124,7 +124,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> No
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_captions_lose_white_space_and_nothing_else(text: str) -> None:
+def test_captions_lose_only_extra_white_space(text: str) -> None:
     problems = Problems(skip=True)
     cleaned = caption_text(text, problems, "here")
     if not text.strip():
@@ -132,14 +132,14 @@ def test_captions_lose_white_space_and_nothing_else(text: str) -> None:
         assert problems.counts == {"empty caption": 1}
         return
     assert cleaned is not None
-    # White space is what isspace says; a run of it is one space, at the ends it is nothing.
+    # A run of white space becomes one space, and is removed at the ends.
     wanted = ""
     for letter in text.strip():
         wanted += letter if not letter.isspace() else "" if wanted.endswith(" ") else " "
     assert cleaned == wanted
 
 
-def test_lines_know_their_place(tmp_path: Path) -> None:
+def test_numbered_lines_report_number_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\nth\xc3\xa9\xe2\x80\xa8re\nb\xe9d\nlast")
     problems = Problems(skip=True)

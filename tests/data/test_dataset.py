@@ -41,7 +41,7 @@ def write_captions(folder, captions=CAPTIONS):
 
 
 def write_features(folder, counts=REGIONS, *, boxes=True, seed=0):
-    """Writes a store of several shards and returns what went in."""
+    """Writes a store of several shards and returns its content."""
     rng = np.random.default_rng(seed)
     written = {}
     with StoreWriter(folder, source=f"test {seed}", shard_bytes=200) as writer:
@@ -65,8 +65,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def same(first, second):
-    """Whether two batches are equal in every tensor, shape and type."""
+def assert_same(first, second):
+    """Asserts that two batches are equal in every tensor, shape and type."""
     for item in dataclasses.fields(first):
         a, b = getattr(first, item.name), getattr(second, item.name)
         if isinstance(a, torch.Tensor):
@@ -75,10 +75,9 @@ def same(first, second):
             assert torch.equal(a, b.cpu()), item.name
         else:
             assert a == b, item.name
-    return True
 
 
-def test_a_split_is_joined(folder):
+def test_split_joins_captions_and_features(folder):
     dataset = CaptionDataset(folder, "train", max_length=6)
     assert len(dataset) == 4
     assert dataset.ids == ["7", "11", "park", "13"]
@@ -91,7 +90,7 @@ def test_a_split_is_joined(folder):
         dataset.captions(4)
 
 
-def test_a_batch_is_what_was_written(tmp_path):
+def test_batch_equals_the_written_data(tmp_path):
     write_vocabulary(tmp_path)
     write_captions(tmp_path)
     written = write_features(tmp_path)
@@ -118,7 +117,7 @@ def test_a_batch_is_what_was_written(tmp_path):
     assert not batch.target_mask[1, 2].any()
 
 
-def test_features_come_in_the_type_asked_for(folder):
+def test_features_have_the_requested_dtype(folder):
     full = CaptionDataset(folder, "train").batch([0, 1])
     half = CaptionDataset(folder, "train", dtype=torch.float16).batch([0, 1])
     assert full.features.dtype == torch.float32
@@ -128,16 +127,16 @@ def test_features_come_in_the_type_asked_for(folder):
         CaptionDataset(folder, "train", dtype=torch.int32)
 
 
-def test_elements_without_place_have_no_boxes(tmp_path):
+def test_features_without_boxes(tmp_path):
     write_vocabulary(tmp_path)
     write_captions(tmp_path)
     write_features(tmp_path, boxes=False)
     dataset = CaptionDataset(tmp_path, "train")
     assert dataset.batch([0]).boxes is None
-    assert same(dataset.batch([2, 0]), ResidentDataset(dataset, "cpu").batch([2, 0]))
+    assert_same(dataset.batch([2, 0]), ResidentDataset(dataset, "cpu").batch([2, 0]))
 
 
-def test_missing_features_are_refused_or_counted(folder, tmp_path_factory):
+def test_missing_features_raise_or_are_counted(folder, tmp_path_factory):
     poor = tmp_path_factory.mktemp("poor")
     write_vocabulary(poor)
     write_captions(poor)
@@ -153,12 +152,12 @@ def test_missing_features_are_refused_or_counted(folder, tmp_path_factory):
         CaptionDataset(poor, "train", skip_missing=True)
 
 
-def test_an_unknown_split_is_refused_with_those_that_exist(folder):
+def test_unknown_split_error_lists_existing_splits(folder):
     with pytest.raises(ValueError, match=r"no split 'test', only train \(4 images\), val \(1"):
         CaptionDataset(folder, "test")
 
 
-def test_bad_requests_are_refused(folder):
+def test_invalid_requests_raise(folder):
     dataset = CaptionDataset(folder, "train")
     with pytest.raises(IndexError, match="0 to 3"):
         dataset.batch([4])
@@ -172,7 +171,7 @@ def test_bad_requests_are_refused(folder):
         CaptionDataset(folder, "train", max_length=0)
 
 
-def test_vocabularies_that_differ_refuse_each_other(folder):
+def test_require_vocabulary_raises_for_another_vocabulary(folder):
     dataset = CaptionDataset(folder, "train")
     dataset.require_vocabulary(Vocabulary(WORDS))
     with pytest.raises(ValueError, match=r"id 2 .*'dog'.*'cat'"):
@@ -181,7 +180,7 @@ def test_vocabularies_that_differ_refuse_each_other(folder):
         dataset.require_vocabulary(Vocabulary([*WORDS, "more"]))
 
 
-def test_the_signature_covers_everything(folder, tmp_path_factory):
+def test_signature_covers_all_data(folder, tmp_path_factory):
     def signature(split="train", max_length=20, change=lambda copy: None):
         copy = tmp_path_factory.mktemp("copy")
         write_vocabulary(copy)
@@ -199,7 +198,7 @@ def test_the_signature_covers_everything(folder, tmp_path_factory):
     moved = {**CAPTIONS, "7": ("train", ["A cat on the mat.the dog"])}
     reordered = dict(reversed(CAPTIONS.items()))
     swapped = dict(zip(["park", "9", "11", "7", "13"], CAPTIONS.values(), strict=True))
-    # The same text and the same words, parted elsewhere.
+    # The same text and words, split into captions elsewhere.
     parted = [
         {**CAPTIONS, "7": ("train", ["mat", " mat mat"])},
         {**CAPTIONS, "7": ("train", ["mat mat", " mat"])},
@@ -220,7 +219,7 @@ def test_the_signature_covers_everything(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("captions_per_image", [None, 1, 2])
-def test_a_loader_with_workers_gives_the_same(folder, captions_per_image):
+def test_data_loader_with_workers_gives_equal_batches(folder, captions_per_image):
     dataset = CaptionDataset(folder, "train", captions_per_image=captions_per_image)
     sampler = BatchSampler(len(dataset), 3, seed=4)
     loader = DataLoader(
@@ -232,27 +231,27 @@ def test_a_loader_with_workers_gives_the_same(folder, captions_per_image):
     )
     expected = [dataset.batch(draw.indices, epoch=draw.epoch) for draw in sampler]
     for ours, theirs in zip(expected, loader, strict=True):
-        assert same(ours, theirs)
-    again = pickle.loads(pickle.dumps(dataset))  # as a worker that is spawned gets it
-    assert same(dataset.batch([3, 1]), again.batch([3, 1]))
+        assert_same(ours, theirs)
+    again = pickle.loads(pickle.dumps(dataset))  # as in a spawned worker
+    assert_same(dataset.batch([3, 1]), again.batch([3, 1]))
 
 
 @pytest.mark.parametrize("captions_per_image", [None, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_resident_dataset_gives_the_same(folder, captions_per_image, dtype):
+def test_resident_dataset_gives_equal_batches(folder, captions_per_image, dtype):
     dataset = CaptionDataset(folder, "train", captions_per_image=captions_per_image, dtype=dtype)
     resident = ResidentDataset(dataset, "cpu")
     assert len(resident) == len(dataset)
     for epoch in range(3):
         for indices in ([0], [3, 1], [2, 2, 0, 1]):
             expected = dataset.batch(indices, epoch=epoch)
-            assert same(expected, resident.batch(indices, epoch=epoch))
+            assert_same(expected, resident.batch(indices, epoch=epoch))
     draw = next(iter(BatchSampler(len(dataset), 2)))
-    assert same(dataset[draw], resident[draw])
+    assert_same(dataset[draw], resident[draw])
 
 
 @pytest.mark.parametrize("captions_per_image", [None, 2])
-def test_a_static_resident_dataset_has_one_shape(folder, captions_per_image):
+def test_static_resident_dataset_has_one_shape(folder, captions_per_image):
     dataset = CaptionDataset(folder, "train", captions_per_image=captions_per_image)
     resident = ResidentDataset(dataset, "cpu", static=True)
     captions = captions_per_image or 5
@@ -270,7 +269,7 @@ def test_a_static_resident_dataset_has_one_shape(folder, captions_per_image):
         assert static.caption_mask.sum() == free.caption_mask.sum()
 
 
-def test_whether_it_fits_follows_from_sizes(folder, monkeypatch):
+def test_fits_compares_sizes_with_free_memory(folder, monkeypatch):
     dataset = CaptionDataset(folder, "train")
     needed = resident_bytes(dataset)
     resident = ResidentDataset(dataset, "cpu")
@@ -287,7 +286,7 @@ def test_whether_it_fits_follows_from_sizes(folder, monkeypatch):
         assert fits(dataset, "cpu", share=share) is answer
 
 
-def test_captions_take_turns_from_epoch_to_epoch(folder):
+def test_captions_per_image_rotates_over_epochs(folder):
     dataset = CaptionDataset(folder, "train", captions_per_image=2)
     seen = []
     for epoch in range(5):
@@ -298,9 +297,9 @@ def test_captions_take_turns_from_epoch_to_epoch(folder):
     assert sorted(seen) == sorted(2 * [tuple(text.split()) for text in CAPTIONS["13"][1]])
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # a prototype feature
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_resident_dataset_never_waits_for_the_gpu(folder):
+def test_resident_dataset_does_not_synchronize(folder):
     dataset = CaptionDataset(folder, "train", captions_per_image=2)
     resident = ResidentDataset(dataset, "cuda")
     resident.batch([0])
@@ -309,4 +308,4 @@ def test_a_resident_dataset_never_waits_for_the_gpu(folder):
         batch = resident.batch([3, 1, 0])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert same(dataset.batch([3, 1, 0]), batch)
+    assert_same(dataset.batch([3, 1, 0]), batch)

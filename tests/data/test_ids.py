@@ -18,7 +18,7 @@ from ngsan.data.ids import canonical_id, id_of_file
         "000000391895.PNG",
     ],
 )
-def test_these_are_the_same_image(value):
+def test_canonical_id_of_coco_names(value):
     assert canonical_id(value) == "391895"
 
 
@@ -32,12 +32,12 @@ def test_these_are_the_same_image(value):
         ("dog.jpg", "dog"),
     ],
 )
-def test_others_stand_for_themselves(value, expected):
+def test_canonical_id_of_other_names(value, expected):
     assert canonical_id(value) == expected
 
 
 @pytest.mark.parametrize("value", ["", "  ", None, True, 1.5, b"1"])
-def test_what_is_no_id(value):
+def test_invalid_ids_raise(value):
     with pytest.raises(ValueError, match="image id"):
         canonical_id(value)
 
@@ -48,5 +48,5 @@ def test_id_of_file():
 
 
 @pytest.mark.parametrize("value", ["a.jpg.jpg", "a .jpg", "00.png", ".jpg", "COCO_val2014_1.gif"])
-def test_the_canonical_form_is_final(value):
+def test_canonical_id_is_idempotent(value):
     assert canonical_id(canonical_id(value)) == canonical_id(value)

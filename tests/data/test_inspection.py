@@ -47,7 +47,7 @@ def write_features(folder, counts, size=None):
             writer.add(image, Regions(np.ones((count, 3), np.float16), boxes, size))
 
 
-def test_counts_made_by_hand(tmp_path):
+def test_counts_by_hand(tmp_path):
     vocabulary = write_vocabulary(tmp_path)
     write_captions(tmp_path)
     write_features(tmp_path, {"7": 2, "9": 7, "alone": 4})
@@ -74,7 +74,7 @@ def test_counts_made_by_hand(tmp_path):
     assert json.loads(json.dumps(facts)) == facts
 
 
-def test_a_word_that_is_spelled_as_the_unknown_one_is_not_known(tmp_path):
+def test_literal_unknown_word_does_not_count_as_known(tmp_path):
     origin = Origin("plain-a", 0, 0)
     Vocabulary(["cat", "<unk>"], origin=origin).save(tmp_path / "vocabulary.json")
     line = json.dumps({"id": "1", "split": "val", "captions": ["<unk> cat", "cat zebra"]})
@@ -82,7 +82,7 @@ def test_a_word_that_is_spelled_as_the_unknown_one_is_not_known(tmp_path):
     assert inspect(tmp_path)["vocabulary_facts"]["coverage"] == {"val": 0.5}
 
 
-def test_many_gaps_are_counted_and_the_first_named(tmp_path):
+def test_missing_features_are_counted_and_the_first_listed(tmp_path):
     extra = [{"id": str(k), "split": "test", "captions": ["cat"]} for k in range(100, 150)]
     write_captions(tmp_path, extra)
     write_features(tmp_path, {"7": 1})
@@ -92,14 +92,14 @@ def test_many_gaps_are_counted_and_the_first_named(tmp_path):
     assert len(missing["first"]) < 52
 
 
-def test_captions_alone(tmp_path):
+def test_folder_with_captions_only(tmp_path):
     write_captions(tmp_path)
     facts = inspect(tmp_path)
     assert facts["splits"]["train"] == {"images": 2, "captions": 3}
     assert facts["vocabulary"] is facts["regions"] is facts["missing"] is facts["orphaned"] is None
 
 
-def test_features_alone(tmp_path):
+def test_folder_with_features_only(tmp_path):
     write_features(tmp_path, {"7": 2})
     facts = inspect(tmp_path)
     assert facts["splits"] == {}
@@ -108,12 +108,12 @@ def test_features_alone(tmp_path):
     assert facts["problems"] == []
 
 
-def test_nothing_is_refused(tmp_path):
+def test_empty_folder_raises(tmp_path):
     with pytest.raises(ValueError, match="not a dataset folder"):
         inspect(tmp_path)
 
 
-def test_bad_data_becomes_a_problem(tmp_path):
+def test_damaged_data_is_reported(tmp_path):
     write_captions(tmp_path)
     with (tmp_path / "captions.jsonl").open("a") as file:
         file.write('{"id": "7", "split": "train", "captions": ["again"]}\n')
@@ -131,7 +131,7 @@ def test_bad_data_becomes_a_problem(tmp_path):
     assert any("shard-00000" in problem for problem in inspect(tmp_path, verify=True)["problems"])
 
 
-def test_an_interrupted_import_becomes_a_problem(tmp_path):
+def test_interrupted_import_is_reported(tmp_path):
     write_captions(tmp_path)
     with pytest.raises(KeyError), StoreWriter(tmp_path, source="test") as writer:
         raise KeyError(writer.position)
@@ -141,7 +141,7 @@ def test_an_interrupted_import_becomes_a_problem(tmp_path):
 
 
 class Page(HTMLParser):
-    """Reads a page and sees to it that its elements are closed in order."""
+    """Reads a page and checks that its elements are closed in order."""
 
     def __init__(self, path):
         super().__init__()
@@ -171,7 +171,7 @@ class Page(HTMLParser):
         return sum(tag == wanted for tag, _ in self.tags)
 
 
-def test_the_page_escapes_what_it_shows(tmp_path):
+def test_page_escapes_its_content(tmp_path):
     folder = tmp_path / "<b>set"
     folder.mkdir()
     extra = [{"id": EVIL, "split": "train", "captions": [f"a {EVIL} & b"], "file": EVIL}]
@@ -187,7 +187,7 @@ def test_the_page_escapes_what_it_shows(tmp_path):
     assert "<b>set" in page.text
 
 
-def test_the_page_needs_nothing_else(tmp_path):
+def test_page_is_self_contained(tmp_path):
     write_vocabulary(tmp_path)
     write_captions(tmp_path)
     write_features(tmp_path, {"7": 40, "9": 2}, size=(300, 100))
@@ -203,7 +203,7 @@ def test_the_page_needs_nothing_else(tmp_path):
     assert shapes == ["aspect-ratio:300/100", "aspect-ratio:4/3", "aspect-ratio:300/100"]
 
 
-def test_boxes_lie_where_they_should(tmp_path):
+def test_boxes_are_drawn_at_their_positions(tmp_path):
     with StoreWriter(tmp_path, source="test") as writer:
         box = np.array([[0.5, 0.25, 0.5, 0.5]], np.float32)
         writer.add("1", Regions(np.ones((1, 3), np.float16), box, (200, 100)))
@@ -211,12 +211,12 @@ def test_boxes_lie_where_they_should(tmp_path):
     page = Page(tmp_path / "page.html")
     view = next(a["viewbox"] for tag, a in page.tags if tag == "svg")
     rect = next(a for tag, a in page.tags if tag == "rect")
-    # A quarter to three quarters of 1000 across, none to a half of 500 down.
+    # x from 1/4 to 3/4 of 1000, y from 0 to 1/2 of 500.
     assert [float(x) for x in view.split()] == [0, 0, 1000, 500]
     assert [float(rect[k]) for k in ("x", "y", "width", "height")] == [250, 0, 500, 250]
 
 
-def test_pictures_are_embedded_small(tmp_path):
+def test_embedded_pictures_are_small(tmp_path):
     extra = [
         {"id": "20", "split": "test", "captions": ["red"], "file": "train/red.png"},
         {"id": "21", "split": "test", "captions": ["broken"], "file": "broken.jpg"},
@@ -243,7 +243,7 @@ def test_pictures_are_embedded_small(tmp_path):
     assert "This picture cannot be read." in page.text
 
 
-def test_the_seed_chooses_the_images(tmp_path):
+def test_seed_chooses_the_images(tmp_path):
     extra = [{"id": f"i{k}", "split": "test", "captions": ["cat"]} for k in range(60)]
     write_captions(tmp_path, extra)
 
@@ -257,7 +257,7 @@ def test_the_seed_chooses_the_images(tmp_path):
     assert shown(1)[0] == 10
 
 
-def test_bad_requests_are_refused(tmp_path):
+def test_invalid_requests_raise(tmp_path):
     write_captions(tmp_path)
     with pytest.raises(ValueError, match="count: -1"):
         write_gallery(tmp_path, tmp_path / "page.html", count=-1)

@@ -1,4 +1,4 @@
-"""Moving scenes: what is said of them is true, and needs the order of frames."""
+"""Moving scenes: captions are true and depend on the order of frames."""
 
 import random
 from itertools import product
@@ -58,19 +58,19 @@ def path(*places, sizes=None):
         (path((0.2, 0.2), (0.2, 0.2), (0.2, 0.2), sizes=[0.1, 0.15, 0.2]), {"grows"}),
         (path((0.2, 0.2), (0.2, 0.2), (0.2, 0.2), sizes=[0.2, 0.15, 0.1]), {"shrinks"}),
         (path((0.2, 0.2), (0.2, 0.2), (0.2, 0.2)), {"stands still"}),
-        # Nearer and further again is neither, nor is a little of anything.
+        # There and back is no action, nor is a small change.
         (path((0.1, 0.5), (0.3, 0.5), (0.1, 0.5)), set()),
         (path((0.1, 0.5), (0.13, 0.5), (0.16, 0.5)), set()),
         (path((0.2, 0.2), (0.2, 0.2), (0.2, 0.2), sizes=[0.1, 0.2, 0.1]), set()),
         (path((0.2, 0.2), (0.3, 0.2), (0.4, 0.2), sizes=[0.1, 0.2, 0.3]), set()),
     ],
 )
-def test_actions_of_paths_that_people_would_name(a, wanted):
+def test_actions_of_clear_paths(a, wanted):
     assert actions(a, [STILL] * 3) == wanted
     assert actions(a[::-1], [STILL] * 3) == {OPPOSITES[action] for action in wanted}
 
 
-def test_nothing_is_said_about_a_thing_that_moves():
+def test_actions_need_the_other_object_to_stand_still():
     a = path((0.1, 0.5), (0.2, 0.5), (0.28, 0.5))
     assert actions([STILL] * 3, a) == set()
     with pytest.raises(ValueError, match="3 boxes of one thing and 2"):
@@ -82,14 +82,14 @@ def scenes():
     return list(sample_moving_scenes(300, seed=3))
 
 
-def test_scenes_follow_from_the_seed(scenes):
+def test_scenes_depend_on_the_seed(scenes):
     assert list(sample_moving_scenes(20, seed=3)) == scenes[:20]
     assert list(sample_moving_scenes(20, seed=4)) != scenes[:20]
     with pytest.raises(ValueError, match="frames: 2"):
         sample_moving_scene(random.Random(0), frames=2)
 
 
-def test_scenes_are_drawn_evenly_and_stay_on_the_canvas(scenes):
+def test_scenes_cover_all_actions_and_stay_on_the_canvas(scenes):
     shown = dict.fromkeys(ACTIONS, 0)
     for scene in scenes:
         for action in {doing.action for doing in true_doings(scene)}:
@@ -100,12 +100,12 @@ def test_scenes_are_drawn_evenly_and_stay_on_the_canvas(scenes):
         for (x, y, w, h), (p, q, v, k) in zip(a.boxes, b.boxes, strict=True):
             assert w / 2 <= x <= 1 - w / 2
             assert h / 2 <= y <= 1 - h / 2
-            assert abs(x - p) > (w + v) / 2 or abs(y - q) > (h + k) / 2  # they never overlap
+            assert abs(x - p) > (w + v) / 2 or abs(y - q) > (h + k) / 2  # no overlap
     assert min(shown.values()) >= 15
 
 
-def test_the_same_frames_in_reverse_show_the_opposite(scenes):
-    """So neither a frame nor all frames without their order tell which of the two it is."""
+def test_reversed_scenes_show_the_opposite_action(scenes):
+    """So neither one frame nor the set of all frames distinguishes the two."""
     for scene in scenes:
         back = scene.reversed()
         assert {scene.at(frame) for frame in range(8)} == {back.at(frame) for frame in range(8)}
@@ -115,7 +115,7 @@ def test_the_same_frames_in_reverse_show_the_opposite(scenes):
         assert back.reversed() == scene
 
 
-def test_captions_are_true_and_can_be_read_back(scenes):
+def test_captions_are_true_and_can_be_parsed(scenes):
     words = set(all_moving_words())
     for number, scene in enumerate(scenes):
         captions = sample_moving_captions(scene, random.Random(number))
@@ -128,7 +128,7 @@ def test_captions_are_true_and_can_be_read_back(scenes):
                 assert not claim.holds_in(scene.reversed())
 
 
-def test_every_wording_says_one_thing():
+def test_every_wording_can_be_parsed():
     for action, wordings in WORDINGS.items():
         for wording in wordings:
             doing = Doing("red ball", action, "blue box")
@@ -138,14 +138,14 @@ def test_every_wording_says_one_thing():
     assert not Doing("red ball", "grows", "red ball").names_of(MovingScene(()))
 
 
-def test_a_scene_of_which_nothing_is_true():
+def test_scene_without_true_action_raises():
     wander = Moving("red", "ball", tuple(path((0.1, 0.5), (0.3, 0.5), (0.1, 0.5))))
     scene = MovingScene((wander, Moving("blue", "box", (STILL,) * 3)))
     with pytest.raises(ValueError, match="no action word"):
         sample_moving_captions(scene, random.Random(0))
 
 
-def test_pictures_show_the_things_where_they_are(scenes):
+def test_frames_show_the_objects_at_their_positions(scenes):
     for scene in scenes[:12]:
         frames = render_moving(scene, 96)
         assert frames.shape == (8, 96, 96, 3)
@@ -156,7 +156,7 @@ def test_pictures_show_the_things_where_they_are(scenes):
         if moving is None:
             assert (frames == frames[:1]).all()
             continue
-        # What changes between two frames lies in the boxes of the thing that moves.
+        # Pixels change only in the boxes of the moving object.
         changed = (frames[0] != frames[-1]).any(-1)
         rows, columns = np.nonzero(changed)
         boxes = np.array([moving.boxes[0], moving.boxes[-1]])
@@ -168,7 +168,7 @@ def test_pictures_show_the_things_where_they_are(scenes):
             assert rows.max() <= 96 * high[:, 1].max() + 2
 
 
-def test_every_paint_is_seen_on_every_background():
+def test_every_colour_contrasts_with_every_background():
     """The mean colour within a box's middle differs clearly from that of the background."""
     for number, (colour, shape) in enumerate(product(COLOURS, set(SHAPES) - {"ring"})):
         thing = Moving(colour, shape, ((0.5, 0.5, 0.5, 0.5),) * 3)
@@ -177,13 +177,13 @@ def test_every_paint_is_seen_on_every_background():
         assert np.abs(inside - outside).max() > 50
 
 
-def test_a_picture_has_a_size(scenes):
+def test_invalid_frame_size_raises(scenes):
     with pytest.raises(ValueError, match="at least one pixel"):
         render_moving(scenes[0], 0)
     assert Image.fromarray(render_moving(scenes[0], 1)[0]).size == (1, 1)
 
 
-def test_frames_without_pixels_hold_the_same(scenes):
+def test_frame_codes_describe_the_objects(scenes):
     codes = frame_codes(scenes[0])
     assert codes.shape == (8, FRAME_DIM)
     assert (codes == frame_codes(scenes[0])).all()
@@ -195,7 +195,7 @@ def test_frames_without_pixels_hold_the_same(scenes):
         np.testing.assert_allclose(own[:, 12:] / 4 + 0.5, np.array(thing.boxes), atol=0.03)
 
 
-def test_a_dataset_folder(tmp_path):
+def test_write_moving_folder(tmp_path):
     splits = sample_moving_splits({"train": 6, "val": 3}, frames=5)
     assert [len(some) for some in splits.values()] == [6, 3]
     assert splits["train"][1] == splits["train"][0].reversed()
@@ -212,7 +212,7 @@ def test_a_dataset_folder(tmp_path):
     assert len(moving_vocabulary()) == len(all_moving_words()) + 1
 
 
-def test_selected_scenes_keep_what_is_left(scenes):
+def test_select_keeps_the_chosen_frames(scenes):
     short = scenes[0].select([0, 3, 7])
     assert short.frames == 3
     assert [short.at(frame) for frame in range(3)] == [scenes[0].at(frame) for frame in (0, 3, 7)]

@@ -24,7 +24,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_pictures_in_tar_files_and_beside_them(folder):
+def test_pictures_in_tar_files_and_folders(folder):
     store = PictureStore(folder)
     assert sorted(store.ids()) == ["42", "7", "99", "dog"]
     assert len(store) == 4
@@ -34,14 +34,14 @@ def test_pictures_in_tar_files_and_beside_them(folder):
     assert store.read_many(["99", "dog", "7"]) == [b"ninety-nine", b"wuff", b""]
 
 
-def test_the_signature_tells_what_is_there(folder):
+def test_signature_depends_on_the_pictures(folder):
     before = PictureStore(folder).signature
     assert PictureStore(folder).signature == before
     (folder / "8.jpg").write_bytes(b"eight")
     assert PictureStore(folder).signature != before
 
 
-def test_what_is_wrong_is_told(folder, tmp_path):
+def test_invalid_picture_folders_raise(folder, tmp_path):
     with pytest.raises(ValueError, match="2 of 3 images have no picture"):
         PictureStore(folder).read_many(["42", "x", "y"])
     (folder / "42.png").write_bytes(b"again")
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_told(folder, tmp_path):
         PictureStore(empty)
 
 
-def test_a_tar_file_that_was_cut_off_later(folder):
+def test_truncated_tar_file_raises(folder):
     store = PictureStore(folder)
     content = (folder / "000.tar").read_bytes()
     (folder / "000.tar").write_bytes(content[:514])

@@ -1,4 +1,4 @@
-"""Questions as records, as tensors from the store and from a device's memory; word vectors."""
+"""Questions as records, as tensors from the store and in device memory; word vectors."""
 
 import gzip
 
@@ -44,7 +44,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_is_written_is_read(folder):
+def test_questions_round_trip(folder):
     assert list(read_questions(folder)) == RECORDS
     with pytest.raises(ValueError, match="exists already"):
         write_questions(folder, RECORDS)
@@ -66,20 +66,20 @@ def test_what_is_written_is_read(folder):
         ("[]", "expected a JSON object"),
     ],
 )
-def test_damaged_lines_are_named(tmp_path, line, message):
+def test_invalid_line_error_names_it(tmp_path, line, message):
     (tmp_path / QUESTIONS).write_text(f"\n{line}\n")
     with pytest.raises(ValueError, match=rf"questions.jsonl:2: .*{message}"):
         list(read_questions(tmp_path))
 
 
-def test_answers_to_choose_from():
+def test_count_answers_selects_frequent_answers():
     assert count_answers(RECORDS[:3], more_than=0).words == ("box", "no", "yes")
-    assert count_answers(RECORDS[:3], more_than=0, most=2).words == ("box", "no")
+    assert count_answers(RECORDS[:3], more_than=0, max_answers=2).words == ("box", "no")
     with pytest.raises(ValueError, match="of more than 1 of 3 questions"):
         count_answers(RECORDS[:3], more_than=1)
 
 
-def test_a_batch_says_what_people_said(folder):
+def test_batch_equals_the_written_data(folder):
     found = QuestionSet(folder, "train", max_length=5)
     batch = found.batch([0, 2], size=3)
     assert batch.real.tolist() == [True, True, False]
@@ -98,7 +98,7 @@ def test_a_batch_says_what_people_said(folder):
 
 
 @pytest.mark.parametrize("regions", [True, False])
-def test_a_device_s_memory_gives_the_same_batches(folder, regions):
+def test_resident_questions_give_equal_batches(folder, regions):
     found = QuestionSet(folder, "train", regions=regions)
     held = ResidentQuestions(found, "cpu")
     for indices, size in (([2, 0], None), ([1], 3), ([], 2)):
@@ -109,14 +109,14 @@ def test_a_device_s_memory_gives_the_same_batches(folder, regions):
             assert got is None or torch.equal(got, expected), name
 
 
-def test_questions_of_no_known_word(folder):
+def test_question_of_unknown_words(folder):
     found = QuestionSet(folder, "val")
     batch = found.batch([0])
     assert found.words.decode(batch.words[0].tolist()) == ["<unk>"]
     assert batch.targets.tolist() == [[0, 0, pytest.approx(0.6)]]
 
 
-def test_what_cannot_be_learned_from_is_named(folder):
+def test_invalid_training_data_raises(folder):
     with pytest.raises(ValueError, match="no questions in the split 'dev'"):
         QuestionSet(folder, "dev")
     with pytest.raises(ValueError, match="1 questions of the split 'test' have no answers"):
@@ -135,7 +135,7 @@ def test_what_cannot_be_learned_from_is_named(folder):
     assert (len(left), left.missing) == (3, 1)
 
 
-def test_the_signature_tells_answers_apart(folder):
+def test_signature_depends_on_the_answers(folder):
     before = QuestionSet(folder, "train", regions=False).signature
     path = folder / QUESTIONS
     path.write_text(path.read_text().replace("a ball", "a bell"))
@@ -167,7 +167,7 @@ def test_word_vectors(tmp_path):
         ("blue 1 2 3\n", "has none of the 1 words"),
     ],
 )
-def test_damaged_word_vectors(tmp_path, text, message):
+def test_damaged_word_vectors_raise(tmp_path, text, message):
     path = tmp_path / "vectors.txt"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Files of results and references, written here by plain code."""
+"""Result and reference files, written here by plain code."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def as_lines(items):
 
 @pytest.fixture(params=["list", "list by line", "marked", "lines", "lines in .json", "csv", "tsv"])
 def results(request, tmp_path):
-    """The same captions in each of the formats."""
+    """The same captions in each format."""
     items = entries(CAPTIONS)
     if request.param == "list":
         return write(tmp_path / "r.json", items)
@@ -74,7 +74,7 @@ def test_captions_are_read_unchanged_in_order(results):
         ({"filename": "b.png"}, "b"),
     ],
 )
-def test_names_of_the_image(tmp_path, entry, identity):
+def test_image_keys_and_names(tmp_path, entry, identity):
     path = write(tmp_path / "r.json", [{**entry, "caption": "x"}])
     assert read_results(path) == {identity: "x"}
 
@@ -115,13 +115,13 @@ def test_names_of_the_image(tmp_path, entry, identity):
         ("r.csv", "image_id,caption,caption\n1,a,b\n", "two columns are named 'caption'"),
     ],
 )
-def test_wrong_results(tmp_path, name, text, message):
+def test_invalid_results_raise(tmp_path, name, text, message):
     with pytest.raises(ValueError, match=message):
         read_results(write(tmp_path / name, text))
 
 
 @pytest.mark.parametrize("name", ["r.json", "r.jsonl", "r.csv"])
-def test_bytes_that_are_no_text(tmp_path, name):
+def test_invalid_utf8_raises(tmp_path, name):
     start = b"image_id,caption\n1,a \xff\n" if name == "r.csv" else b'{"image_id": 1, "a": "\xff"}'
     path = tmp_path / name
     path.write_bytes(b"[" + start + b"]" if name == "r.json" else start + b"\n")
@@ -140,12 +140,12 @@ def test_bytes_that_are_no_text(tmp_path, name):
         ("r.csv", "image,caption\n5,a\n6,b\n5,a\n", ("r.csv:4", "r.csv:2")),
     ],
 )
-def test_an_image_twice_names_both_places(tmp_path, name, text, places):
+def test_duplicate_image_error_names_both_places(tmp_path, name, text, places):
     with pytest.raises(ValueError, match=f"{places[0]}: image .* already, at .*{places[1]}"):
         read_results(write(tmp_path / name, text))
 
 
-def test_a_missing_file_and_a_folder(tmp_path):
+def test_missing_file_and_folder_raise(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         read_results(tmp_path / "none.json")
     with pytest.raises(ValueError, match="is a folder"):
@@ -178,7 +178,7 @@ def test_coco_references_from_a_file_with_a_byte_order_mark(tmp_path):
     assert read_references(path) == EXPECTED
 
 
-def test_references_by_row_and_by_list(tmp_path):
+def test_references_as_rows_and_lists(tmp_path):
     rows = [(name, text) for name, texts in EXPECTED.items() for text in texts]
     rows.insert(0, rows.pop(1))  # image 1 comes first now
     expected = {"1": ["one", "one again", "one"], "3": ["three\n"], "2": [""]}
@@ -227,7 +227,7 @@ def test_references_of_a_dataset_folder(tmp_path):
         ({"annotations": ["a"]}, "expected an object"),
     ],
 )
-def test_wrong_coco_references(tmp_path, change, message):
+def test_invalid_coco_references_raise(tmp_path, change, message):
     document = {**COCO, **change}
     if change.get("annotations", 0) is None:
         del document["annotations"]
@@ -248,12 +248,12 @@ def test_wrong_coco_references(tmp_path, change, message):
         ("", "is empty"),
     ],
 )
-def test_wrong_references(tmp_path, text, message):
+def test_invalid_references_raise(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read_references(write(tmp_path / "a.json", text))
 
 
-def test_a_split_that_the_file_does_not_tell(tmp_path):
+def test_missing_split_raises(tmp_path):
     with pytest.raises(ValueError, match="has no split 'test'"):
         read_references(write(tmp_path / "a.json", COCO), split="test")
     table = write(tmp_path / "t.csv", "image,caption,split\n1,a,val\n2,b,\n")
@@ -264,7 +264,7 @@ def test_a_split_that_the_file_does_not_tell(tmp_path):
         read_references(table, split="val")
 
 
-def test_results_written_are_coco_s_and_read_again(tmp_path):
+def test_written_results_have_the_coco_format(tmp_path):
     path = tmp_path / "r.json"
     write_results(path, CAPTIONS)
     expected = [
@@ -279,7 +279,7 @@ def test_results_written_are_coco_s_and_read_again(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-# The test server's files. The real sets are large; small ones stand in for them.
+# Submissions to the test server; the tests replace the large image sets by small ones.
 
 NAME = "captions_val2014_ours_results.json"
 OTHER = "captions_test2014_ours_results.json"
@@ -292,11 +292,11 @@ def small(monkeypatch):
     monkeypatch.setitem(IMAGES, "test2014", 2)
 
 
-def test_the_sets_of_the_server():
+def test_image_counts_of_the_test_server():
     assert IMAGES == {"val2014": 40504, "test2014": 40775}
 
 
-def test_a_good_file(tmp_path, small):
+def test_valid_submission(tmp_path, small):
     path = write(tmp_path / NAME, GOOD)
     found = check_submission(path)
     assert found.problems == found.warnings == ()
@@ -307,7 +307,7 @@ def test_a_good_file(tmp_path, small):
     assert str(images) in found.checked[0]
 
 
-def test_a_file_written_by_us_is_good(tmp_path, small):
+def test_written_results_are_a_valid_submission(tmp_path, small):
     write_results(tmp_path / NAME, {"2": "a", "1": "b", "3": "c"})
     assert check_submission(tmp_path / NAME).problems == ()
 
@@ -328,12 +328,12 @@ def test_a_file_written_by_us_is_good(tmp_path, small):
         ("", "not JSON"),
     ],
 )
-def test_problems_of_a_file(tmp_path, small, content, message):
+def test_submission_problems_are_reported(tmp_path, small, content, message):
     found = check_submission(write(tmp_path / NAME, content))
     assert any(re.search(message, line) for line in found.problems), found.problems
 
 
-def test_all_problems_are_told_with_their_number(tmp_path, small):
+def test_all_submission_problems_are_reported_with_counts(tmp_path, small):
     entries = [{"image_id": 5, "caption": ""}, {"image_id": 6, "caption": ""}, {"image_id": 6}]
     entries.append({"image_id": 1, "caption": "a", "score": 1})
     path = write(tmp_path / "results.json", entries)
@@ -356,7 +356,7 @@ def make_archive(path, members):
     return path
 
 
-def test_archives(tmp_path, small):
+def test_valid_submission_archive(tmp_path, small):
     path = make_archive(tmp_path / "results.zip", {NAME: GOOD, OTHER: GOOD[:2]})
     found = check_submission(path)
     assert found.problems == ()
@@ -379,17 +379,17 @@ def test_archives(tmp_path, small):
         ({NAME: GOOD, OTHER.replace("ours", "mine"): GOOD[:2]}, "algorithm has two names"),
     ],
 )
-def test_problems_of_archives(tmp_path, small, members, message):
+def test_archive_problems_are_reported(tmp_path, small, members, message):
     found = check_submission(make_archive(tmp_path / "results.zip", members))
     assert any(re.search(message, line) for line in found.problems), found.problems
 
 
-def test_a_broken_archive(tmp_path, small):
+def test_broken_archive_is_reported(tmp_path, small):
     problems = check_submission(write(tmp_path / "results.zip", "no zip")).problems
     assert problems[0].startswith("broken archive")
 
 
-def test_a_pipe_is_refused_rather_than_read_half(tmp_path):
+def test_pipe_raises(tmp_path):
     import os
 
     pipe = tmp_path / "pipe"
@@ -399,14 +399,14 @@ def test_a_pipe_is_refused_rather_than_read_half(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("x/1.jpg", "y/1.jpg"), ("dog.jpg", "dog.png")])
-def test_references_of_two_files_are_not_merged(tmp_path, names):
+def test_references_of_two_images_with_one_id_raise(tmp_path, names):
     table = tmp_path / "references.csv"
     table.write_text("image,caption\n" + "".join(f"{name},a dog\n" for name in names))
     with pytest.raises(ValueError, match="would be the same image"):
         read_references(table)
 
 
-def test_results_are_written_once_an_image(tmp_path):
+def test_writing_duplicate_images_raises(tmp_path):
     with pytest.raises(ValueError, match="image 7 occurs twice"):
         write_results(tmp_path / "r.json", {"007": "a dog", "7": "a cat"})
     write_results(tmp_path / "r.json", {7: "a dog"})

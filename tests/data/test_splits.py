@@ -1,4 +1,4 @@
-"""Splits: lists of ids, and random splits by their properties."""
+"""Splits: id lists, and properties of random splits."""
 
 import random
 from collections import Counter
@@ -37,7 +37,7 @@ def test_random_split_has_the_shares(ids, val, test, seed) -> None:
     assert sum(sizes.values()) == len(ids)
     assert sizes["train"] >= min(len(ids), 1)
     for split, share in (("val", val), ("test", test)):
-        # Rounding moves half an image; the images that train and a small split need, one more.
+        # Rounding moves half an image; the minimum sizes of the splits move one more.
         assert abs(sizes[split] - share * len(ids)) <= 1.5
         if share == 0:
             assert sizes[split] == 0
@@ -56,16 +56,16 @@ def test_default_shares_and_few_images() -> None:
 def test_random_split_is_random() -> None:
     ids = [str(number) for number in range(300)]
     first, second = (random_split(ids, val=0.2, test=0.3, seed=seed) for seed in (1, 2))
-    # Were the two dealt independently, .5^2 + .2^2 + .3^2 = 38 % would agree, with 2.8 % error.
+    # Independent splits would agree on .5^2 + .2^2 + .3^2 = 38 %, with 2.8 % standard error.
     agree = sum(first[identity] == second[identity] for identity in ids) / len(ids)
     assert abs(agree - 0.38) < 0.12
-    # Each part is spread over the ids: the mean of 60 or more of 300 is near their middle.
+    # Each split is spread over the ids: the mean of 60 or more of 300 is near the middle.
     for split in ("train", "val", "test"):
         own = [int(identity) for identity in ids if first[identity] == split]
         assert abs(sum(own) / len(own) - 149.5) < 45
 
 
-def test_few_images_move_when_some_are_added() -> None:
+def test_adding_images_moves_few_others() -> None:
     ids = [str(number) for number in range(1010)]
     before, after = random_split(ids[:1000], seed=5), random_split(ids, seed=5)
     assert sum(before[identity] != after[identity] for identity in ids[:1000]) <= 25
@@ -80,12 +80,12 @@ def test_few_images_move_when_some_are_added() -> None:
         {"val": 1.0, "test": 0.0},
     ],
 )
-def test_shares_that_leave_nothing_for_training(shares) -> None:
+def test_invalid_shares_raise(shares) -> None:
     with pytest.raises(ValueError, match="must be >= 0 and sum below 1"):
         random_split(["a"], **shares)
 
 
-def test_id_lists_take_ids_and_files(tmp_path: Path) -> None:
+def test_id_lists_accept_ids_and_file_names(tmp_path: Path) -> None:
     numbers = random.Random(0).sample(range(10**6), 50)
     path = tmp_path / "ids.txt"
     forms = ("{}", "{:012}", "COCO_val2014_{:012}.jpg", "  {}\r", "\n{}", "val2014/{:012}.jpg")
@@ -107,14 +107,14 @@ def test_id_lists_take_ids_and_files(tmp_path: Path) -> None:
         (b"12\nx/ .jpg\n", "ids.txt:2: wrong id: .*empty"),
     ],
 )
-def test_broken_id_lists(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_id_lists_raise(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "ids.txt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_id_list(path)
 
 
-def test_an_id_in_two_lists(tmp_path: Path) -> None:
+def test_id_in_two_lists_raises(tmp_path: Path) -> None:
     (tmp_path / "val.txt").write_text("1\n2\n")
     (tmp_path / "test.txt").write_text("3\n2\n")
     lists = {"val": tmp_path / "val.txt", "test": tmp_path / "test.txt"}
@@ -142,17 +142,17 @@ def test_an_id_in_two_lists(tmp_path: Path) -> None:
         ("train/Flickr_8k.devImages.txt", "val"),
     ],
 )
-def test_names_of_published_files_tell_the_split(name: str, split: str) -> None:
+def test_split_of_published_file_names(name: str, split: str) -> None:
     assert split_of_file(name) == split
 
 
 @pytest.mark.parametrize("name", ["captions.json", "trainval.json", "train/captions.json"])
-def test_names_that_do_not_tell_the_split(name: str) -> None:
+def test_file_name_without_split_raises(name: str) -> None:
     with pytest.raises(ValueError, match="pass --split"):
         split_of_file(name)
 
 
-def test_names_of_splits() -> None:
+def test_canonical_split_names() -> None:
     assert [
         canonical_split(name) for name in ("Train", "restval", " dev ", "validation", "TEST")
     ] == [
@@ -179,5 +179,5 @@ def test_names_of_splits() -> None:
         ("a.jpg.1", ("a.jpg.1", None)),
     ],
 )
-def test_images_are_named_by_id_or_file(name, wanted) -> None:
+def test_id_and_file_of_names(name, wanted) -> None:
     assert id_and_file(name, Problems(), "here") == wanted

@@ -23,7 +23,7 @@ from ngsan.data.store_writer import StoreWriter
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_disk():
-    """Spares the disk: what fsync is for, a loss of power, no test can tell."""
+    """Skips fsync for speed: no test can check a loss of power anyway."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(os, "fsync", lambda number: None)
         yield
@@ -34,8 +34,8 @@ def make_regions(seed, regions=3, width=5, boxes=True):
     features = rng.standard_normal((regions, width)).astype(np.float16)
     sizes = rng.uniform(0.01, 0.5, (regions, 2))
     centres = rng.uniform(sizes / 2 + 1e-6, 1 - sizes / 2 - 1e-6)
-    placed = np.concatenate((centres, sizes), axis=1).astype(np.float32)
-    return Regions(features, placed if boxes else None, (640 + seed, 480))
+    cxcywh = np.concatenate((centres, sizes), axis=1).astype(np.float32)
+    return Regions(features, cxcywh if boxes else None, (640 + seed, 480))
 
 
 def write_store(folder, images=10, shard_bytes=300, **options):
@@ -47,7 +47,7 @@ def write_store(folder, images=10, shard_bytes=300, **options):
 
 
 def interrupt(folder, images, shard_bytes):
-    """Breaks an import off after so many images."""
+    """Interrupts an import after the given number of images."""
     with StoreWriter(folder, source="test", shard_bytes=shard_bytes) as writer:
         for image in range(images):
             writer.add(image, make_regions(image), position={"line": image})
@@ -58,7 +58,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def same(regions, expected):
+def assert_same(regions, expected):
     assert regions.features.dtype == np.float16
     np.testing.assert_array_equal(regions.features, expected.features)
     if expected.boxes is None:
@@ -77,7 +77,7 @@ class TestRoundTrip:
         shard_bytes=st.sampled_from([1, 200, 1000, 1 << 20]),
         boxes=st.booleans(),
     )
-    def test_gives_back_what_was_added(self, tmp_path_factory, counts, width, shard_bytes, boxes):
+    def test_store_round_trip(self, tmp_path_factory, counts, width, shard_bytes, boxes):
         folder = tmp_path_factory.mktemp("store")
         expected = {
             str(image * 37): make_regions(image, count, width, boxes)
@@ -95,9 +95,9 @@ class TestRoundTrip:
         assert store.has_boxes == boxes
         assert store.verify() == []
         for image_id in reversed(expected):
-            same(store[image_id], expected[image_id])
+            assert_same(store[image_id], expected[image_id])
 
-    def test_another_reader_finds_the_same_arrays(self, tmp_path):
+    def test_shards_are_plain_safetensors(self, tmp_path):
         write_store(tmp_path, shard_bytes=1 << 20)
         (path,) = (tmp_path / "features").glob("shard-*")
         tensors = load_file(path)
@@ -112,7 +112,7 @@ class TestRoundTrip:
         assert tensors["offsets"].tolist() == list(range(0, 31, 3))
         assert tensors["ids"].tobytes() == b"".join(b"image %d" % n for n in range(10))
 
-    def test_shards_keep_to_their_size(self, tmp_path):
+    def test_shards_have_the_requested_size(self, tmp_path):
         write_store(tmp_path, images=40, shard_bytes=2000)
         sizes = [len(load_file(path)["offsets"]) - 1 for path in tmp_path.glob("features/shard-*")]
         one = 3 * (5 * 2 + 4 * 4) + len("image 39") + 24
@@ -120,12 +120,12 @@ class TestRoundTrip:
         assert len(sizes) > 2
         assert max(sizes) in (2000 // one, 2000 // one + 1)
 
-    def test_reads_from_the_stores_own_folder_too(self, tmp_path):
+    def test_opens_the_features_folder_directly(self, tmp_path):
         write_store(tmp_path)
-        same(FeatureStore(tmp_path / "features")["image 3"], make_regions(3))
-        same(FeatureStore(str(tmp_path))["image 3"], make_regions(3))
+        assert_same(FeatureStore(tmp_path / "features")["image 3"], make_regions(3))
+        assert_same(FeatureStore(str(tmp_path))["image 3"], make_regions(3))
 
-    def test_strings_and_integers_are_ids_alike(self, tmp_path):
+    def test_ids_are_canonical(self, tmp_path):
         with StoreWriter(tmp_path, source="test") as writer:
             writer.add("COCO_val2014_000000391895", make_regions(1))
             writer.add(7, make_regions(2))
@@ -136,12 +136,12 @@ class TestRoundTrip:
         assert list(store.ids()) == ["391895", "7", "äöü"]
         for image_id in (391895, "391895", "000000391895", "COCO_val2014_000000391895", " 391895"):
             assert image_id in store
-            same(store[image_id], make_regions(1))
-        same(store["07"], make_regions(2))
-        same(store["äöü.jpg"], make_regions(3))
+            assert_same(store[image_id], make_regions(1))
+        assert_same(store["07"], make_regions(2))
+        assert_same(store["äöü.jpg"], make_regions(3))
         assert 8 not in store
 
-    def test_views_are_read_only_and_share_the_map(self, tmp_path):
+    def test_arrays_are_read_only_memory_maps(self, tmp_path):
         write_store(tmp_path)
         store = FeatureStore(tmp_path)
         with pytest.raises(ValueError, match="read-only"):
@@ -150,13 +150,13 @@ class TestRoundTrip:
             store["image 0"].boxes[0, 0] = 1
         assert np.shares_memory(store["image 0"].features, store["image 0"].features)
 
-    def test_ids_of_the_same_hash_are_told_apart(self, tmp_path, monkeypatch):
+    def test_hash_collisions_are_resolved(self, tmp_path, monkeypatch):
         monkeypatch.setattr(shards, "id_hash", lambda key: len(key))
         monkeypatch.setattr("ngsan.data.store_writer.id_hash", lambda key: len(key))
         write_store(tmp_path, images=12)
         store = FeatureStore(tmp_path)
         for image in range(12):
-            same(store[f"image {image}"], make_regions(image))
+            assert_same(store[f"image {image}"], make_regions(image))
         assert "image x" not in store
         with StoreWriter(tmp_path / "other", source="test", shard_bytes=1) as writer:
             for name in "abc":
@@ -171,7 +171,7 @@ class TestRoundTrip:
         assert FeatureStore(tmp_path)[1].size is None
         assert FeatureStore(tmp_path)[2].size == (642, 480)
 
-    def test_signature_follows_the_content(self, tmp_path):
+    def test_signature_depends_on_the_content(self, tmp_path):
         write_store(tmp_path / "a")
         write_store(tmp_path / "b")
         write_store(tmp_path / "c", images=9)
@@ -205,7 +205,7 @@ class TestBadInput:
             ({"size": (640.5, 480)}, "640.5 x 480"),
         ],
     )
-    def test_is_refused_by_name_and_the_import_can_go_on(self, tmp_path, change, message):
+    def test_invalid_regions_raise_and_the_import_can_continue(self, tmp_path, change, message):
         good = make_regions(1)
         fields = {"features": good.features, "boxes": good.boxes, "size": good.size}
         with StoreWriter(tmp_path, source="test") as writer:
@@ -217,14 +217,14 @@ class TestBadInput:
         assert list(FeatureStore(tmp_path).ids()) == ["first", "last"]
 
     @pytest.mark.parametrize("shard_bytes", [1, 1 << 20])
-    def test_duplicates_in_the_same_or_another_shard(self, tmp_path, shard_bytes):
+    def test_duplicate_ids_raise(self, tmp_path, shard_bytes):
         with StoreWriter(tmp_path, source="test", shard_bytes=shard_bytes) as writer:
             for image in range(3):
                 writer.add(image, make_regions(image))
             with pytest.raises(ValueError, match="image '0' was added before"):
                 writer.add("000", make_regions(0))
 
-    def test_boxes_a_little_outside_are_clipped(self, tmp_path):
+    def test_boxes_slightly_outside_are_clipped(self, tmp_path):
         boxes = np.array([[0.05, 0.5, 0.1002, 0.1], [0.5, 0.9502, 0.1, 0.1], [0.5, 0.5, 1, 1]])
         with StoreWriter(tmp_path, source="test") as writer:
             writer.add(1, Regions(make_regions(1).features, boxes))
@@ -232,26 +232,26 @@ class TestBadInput:
         expected = [[0.05005, 0.5, 0.1001, 0.1], [0.5, 0.9501, 0.1, 0.0998], [0.5, 0.5, 1, 1]]
         np.testing.assert_allclose(FeatureStore(tmp_path)[1].boxes, expected, rtol=1e-6)
 
-    def test_an_empty_import_is_an_error_and_leaves_nothing(self, tmp_path):
+    def test_empty_import_raises_and_leaves_nothing(self, tmp_path):
         writer = StoreWriter(tmp_path, source="nothing.tsv")
         with pytest.raises(ValueError, match="no image was added .* 'nothing.tsv'"), writer:
             pass
         assert list(tmp_path.iterdir()) == []
 
-    def test_an_unknown_id_names_some_that_exist(self, tmp_path):
+    def test_unknown_id_error_lists_some_existing_ids(self, tmp_path):
         write_store(tmp_path)
         with pytest.raises(KeyError, match="no image '12' .* 10 images, such as 'image 0', 'imag"):
             FeatureStore(tmp_path)["0012"]
 
 
 class TestFolder:
-    def test_no_store(self, tmp_path):
+    def test_missing_store_raises(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="folder not found"):
             FeatureStore(tmp_path / "nowhere")
         with pytest.raises(FileNotFoundError, match="no feature store in"):
             FeatureStore(tmp_path)
 
-    def test_an_existing_store_is_replaced_only_on_demand(self, tmp_path):
+    def test_existing_store_is_replaced_only_with_overwrite(self, tmp_path):
         write_store(tmp_path, images=3)
         with pytest.raises(ValueError, match="features exists"):
             StoreWriter(tmp_path, source="test")
@@ -259,14 +259,14 @@ class TestFolder:
         assert len(FeatureStore(tmp_path)) == 4
         assert [path.name for path in tmp_path.iterdir()] == ["features"]
 
-    def test_only_one_import_at_a_time(self, tmp_path):
+    def test_concurrent_import_raises(self, tmp_path):
         with StoreWriter(tmp_path, source="test") as writer:
             writer.add(1, make_regions(1))
             with pytest.raises(ValueError, match="another import into .* is under way"):
                 StoreWriter(tmp_path, source="test")
         assert len(FeatureStore(tmp_path)) == 1
 
-    def test_another_source_does_not_take_up_an_interrupted_import(self, tmp_path):
+    def test_resuming_with_another_source_raises(self, tmp_path):
         with pytest.raises(InterruptedError):
             interrupt(tmp_path, images=5, shard_bytes=1)
         with pytest.raises(ValueError, match="of another source, 'test' and not 'two'"):
@@ -278,18 +278,18 @@ class TestFolder:
         names = ["index.safetensors", "manifest.json", "shard-00000.safetensors"]
         assert sorted(content(tmp_path / "features")) == names
 
-    def test_a_store_replaced_under_a_reader_is_noticed(self, tmp_path):
+    def test_store_replaced_under_a_reader_raises(self, tmp_path):
         write_store(tmp_path, images=6)
         store = FeatureStore(tmp_path)
         first = store["image 0"]
         write_store(tmp_path, images=7, overwrite=True)
-        same(first, make_regions(0))
+        assert_same(first, make_regions(0))
         with pytest.raises(ValueError, match="replaced by another import: open the store again"):
             store["image 5"]
 
 
 class TestDamage:
-    def test_every_changed_byte_is_found(self, tmp_path):
+    def test_every_changed_byte_is_detected(self, tmp_path):
         write_store(tmp_path, images=4, shard_bytes=250)
         folder = tmp_path / "features"
         names = sorted(path.name for path in folder.iterdir())
@@ -298,7 +298,7 @@ class TestDamage:
             path = folder / name
             whole = path.read_bytes()
             for place in range(len(whole)):
-                # Writing one byte in place keeps the time of the check low: no new file.
+                # Writing one byte in place is faster than writing a new file.
                 with path.open("rb+") as file:
                     file.seek(place)
                     file.write(bytes([whole[place] ^ (1 << place % 8)]))
@@ -312,7 +312,7 @@ class TestDamage:
                     file.write(whole[place : place + 1])
         assert FeatureStore(tmp_path).verify() == []
 
-    def test_a_changed_blank_in_the_manifest_is_found(self, tmp_path):
+    def test_changed_white_space_in_the_manifest_raises(self, tmp_path):
         write_store(tmp_path)
         path = tmp_path / "features" / "manifest.json"
         path.write_text(path.read_text().replace("\n ", "\n\t", 1))
@@ -321,7 +321,7 @@ class TestDamage:
             FeatureStore(tmp_path)
 
     @pytest.mark.parametrize("name", ["shard-00001.safetensors", "index.safetensors"])
-    def test_missing_and_truncated_files_are_named(self, tmp_path, name):
+    def test_missing_or_truncated_file_error_names_it(self, tmp_path, name):
         write_store(tmp_path)
         store = FeatureStore(tmp_path)
         path = tmp_path / "features" / name
@@ -334,13 +334,13 @@ class TestDamage:
             FeatureStore(tmp_path)
         assert name in store.verify()[0]
 
-    def test_a_missing_manifest(self, tmp_path):
+    def test_missing_manifest_raises(self, tmp_path):
         write_store(tmp_path)
         (tmp_path / "features" / "manifest.json").unlink()
         with pytest.raises(FileNotFoundError, match=r"manifest.json"):
             FeatureStore(tmp_path)
 
-    def test_another_format(self, tmp_path):
+    def test_unsupported_format_raises(self, tmp_path):
         write_store(tmp_path)
         path = tmp_path / "features" / "manifest.json"
         path.write_text(seal({**read_sealed(path), "format": 1}))
@@ -348,7 +348,7 @@ class TestDamage:
             FeatureStore(tmp_path)
 
     @pytest.mark.parametrize("length", [0, 5, 8, 40, 300, -1])
-    def test_a_map_of_a_cut_file_is_refused(self, tmp_path, length):
+    def test_mapping_a_truncated_file_raises(self, tmp_path, length):
         write_store(tmp_path)
         path = tmp_path / "features" / "shard-00000.safetensors"
         path.write_bytes(path.read_bytes()[:length])
@@ -357,11 +357,11 @@ class TestDamage:
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing in the package may catch it."""
+    """Simulates a kill: nothing in the package may catch it."""
 
 
 def kill_at(monkeypatch, step, *, after):
-    """Makes the n-th step that touches the disk the last one; half a file is left by a write."""
+    """Makes the n-th disk operation the last one; an interrupted write leaves half a file."""
     steps = iter(range(1_000_000))
 
     def deadly(function):
@@ -385,8 +385,8 @@ def kill_at(monkeypatch, step, *, after):
         monkeypatch.setattr(Path, name, deadly(getattr(Path, name)))
 
 
-def images_to_see(folder):
-    """Images of the store in a folder, 0 if there is none, as a reader is told."""
+def visible_images(folder):
+    """The number of images that a reader sees in a folder, 0 without a store."""
     try:
         return len(FeatureStore(folder))
     except FileNotFoundError as error:
@@ -396,7 +396,7 @@ def images_to_see(folder):
 
 
 def next_image(folder):
-    """The image that an interrupted import goes on with, as its own files say."""
+    """The image with which an interrupted import continues, according to its files."""
     for name in ("state.json", "manifest.json"):
         path = folder / "features.partial" / name
         if path.exists():
@@ -408,7 +408,7 @@ def next_image(folder):
 class TestInterruption:
     @pytest.mark.parametrize("overwrite", [False, True])
     @pytest.mark.parametrize("after", [False, True])
-    def test_a_kill_at_any_step_loses_nothing(self, tmp_path, overwrite, after):
+    def test_kill_at_any_step_loses_nothing(self, tmp_path, overwrite, after):
         write_store(tmp_path / "whole")
         expected = content(tmp_path / "whole" / "features")
         kills = finished = 0
@@ -423,17 +423,17 @@ class TestInterruption:
                     finished = True
                 except Killed:
                     kills += 1
-            images = images_to_see(folder)
+            images = visible_images(folder)
             old = 2 if overwrite and (folder / "features").exists() else 0
             assert images in (old, 10)
             if images != 10:
-                # Nothing that was safe is done again.
+                # Saved shards are not written again.
                 start = next_image(folder)
                 assert write_store(folder, overwrite=overwrite) == start
             assert content(folder / "features") == expected
         assert kills > 30
 
-    def test_goes_on_after_the_last_shard_that_is_safe(self, tmp_path):
+    def test_import_resumes_after_the_last_complete_shard(self, tmp_path):
         with pytest.raises(InterruptedError):
             interrupt(tmp_path, images=5, shard_bytes=250)
         with pytest.raises(FileNotFoundError, match="interrupted .* run the same import again"):
@@ -442,7 +442,7 @@ class TestInterruption:
             FeatureStore(tmp_path / "features.partial")
         with pytest.raises(FileNotFoundError, match="interrupted"):
             FeatureStore(tmp_path / "features")
-        # Two images of 78 + 25 bytes fit into a shard, so that the fifth was not yet written.
+        # Two images of 78 + 25 bytes fit into a shard, so the fifth image was not written yet.
         with StoreWriter(tmp_path, source="test", shard_bytes=250) as writer:
             assert writer.position == {"line": 3}
             assert [image in writer for image in range(5)] == [True] * 4 + [False]
@@ -451,9 +451,9 @@ class TestInterruption:
             writer.add(4, make_regions(4))
         store = FeatureStore(tmp_path)
         for image in range(5):
-            same(store[image], make_regions(image))
+            assert_same(store[image], make_regions(image))
 
-    def test_sigkill_at_random_moments(self, tmp_path):
+    def test_import_survives_random_kills(self, tmp_path):
         write_store(tmp_path / "whole", images=60)
         images = [make_regions(image) for image in range(60)]
         features = {f"f{number}": image.features for number, image in enumerate(images)}
@@ -465,7 +465,7 @@ class TestInterruption:
         for _ in range(10):
             command = [sys.executable, "-c", SLOW_IMPORT, folder, tmp_path / "arrays.npz"]
             with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-                assert process.stdout.readline() == b"begun\n"
+                assert process.stdout.readline() == b"started\n"
                 time.sleep(random.uniform(0, 0.06))
                 process.send_signal(signal.SIGKILL)
             if (folder / "features").exists():
@@ -478,11 +478,11 @@ class TestInterruption:
             write_store(folder, images=60)
         assert content(folder / "features") == content(tmp_path / "whole" / "features")
 
-    def test_a_full_disk_leaves_an_import_that_goes_on(self, tmp_path):
+    def test_import_resumes_after_a_full_disk(self, tmp_path):
         write_store(tmp_path / "whole", shard_bytes=2000)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         try:
-            # No file may grow beyond this, which is enough for the state and not for a shard.
+            # The limit of a file's size is enough for the state but not for a shard.
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
             with pytest.raises(OSError, match=r"cannot write .*shard-00000.* run the same import"):
                 write_store(tmp_path / "full", shard_bytes=2000)
@@ -492,7 +492,7 @@ class TestInterruption:
         write_store(tmp_path / "full", shard_bytes=2000)
         assert content(tmp_path / "full" / "features") == content(tmp_path / "whole" / "features")
 
-    def test_a_damaged_interrupted_import_says_how_to_begin_anew(self, tmp_path):
+    def test_damaged_interrupted_import_error_says_what_to_remove(self, tmp_path):
         with pytest.raises(InterruptedError):
             interrupt(tmp_path, images=3, shard_bytes=1)
         (tmp_path / "features.partial" / "shard-00001.safetensors").unlink()
@@ -508,7 +508,7 @@ from ngsan.data.store_writer import StoreWriter
 os.fsync = lambda number: None
 arrays = np.load(sys.argv[2])
 with StoreWriter(sys.argv[1], source="test", shard_bytes=300) as writer:
-    print("begun", flush=True)
+    print("started", flush=True)
     start = 0 if writer.position is None else writer.position + 1
     for image in range(start, 60):
         regions = Regions(arrays[f"f{image}"], arrays[f"b{image}"], (640 + image, 480))
@@ -522,22 +522,22 @@ def read_all(store, results):
 
 
 class TestProcesses:
-    def test_a_pickled_store_maps_anew(self, tmp_path):
+    def test_pickled_store_reopens_its_files(self, tmp_path):
         write_store(tmp_path)
         store = FeatureStore(tmp_path)
-        same(store["image 4"], make_regions(4))
+        assert_same(store["image 4"], make_regions(4))
         pickled = pickle.dumps(store)
         assert make_regions(4).features.tobytes() not in pickled
-        same(pickle.loads(pickled)["image 4"], make_regions(4))
-        same(store["image 4"], make_regions(4))
+        assert_same(pickle.loads(pickled)["image 4"], make_regions(4))
+        assert_same(store["image 4"], make_regions(4))
 
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
     @pytest.mark.parametrize("method", ["fork", "spawn"])
-    def test_two_processes_read_at_once(self, tmp_path, method):
+    def test_processes_can_read_concurrently(self, tmp_path, method):
         write_store(tmp_path)
         store = FeatureStore(tmp_path)
         expected = {f"image {n}": make_regions(n).features.tobytes() for n in range(10)}
-        same(store["image 4"], make_regions(4))
+        assert_same(store["image 4"], make_regions(4))
         context = multiprocessing.get_context(method)
         results = context.Queue()
         workers = [context.Process(target=read_all, args=(store, results)) for _ in range(2)]

@@ -51,12 +51,12 @@ BIG, SMALL = (0.5, 0.5, 0.4, 0.4), (0.5, 0.5, 0.1, 0.1)
         ((0.1, 0.1, 0.1, 0.1), (0.9, 0.9, 0.1, 0.1), {"distance": "far from"}),
     ],
 )
-def test_relations_of_pairs_one_can_picture(a, b, expected):
+def test_relations_of_clear_pairs(a, b, expected):
     found = {family: relation(a, b, family) for family in FAMILIES}
     assert {family: word for family, word in found.items() if word} == expected
 
 
-def test_opposite_words_change_places_with_the_pair():
+def test_swapping_a_pair_gives_the_opposite_word():
     opposite = {
         "near": "near",
         "far from": "far from",
@@ -76,16 +76,16 @@ def test_opposite_words_change_places_with_the_pair():
 
 
 def test_every_relation_word_occurs():
-    said = {
+    spoken = {
         claim.relation
         for scene in SCENES
         for group in true_claims(scene).values()
         for claim in group
     }
-    assert said == {word for words in FAMILIES.values() for word in words}
+    assert spoken == {word for words in FAMILIES.values() for word in words}
 
 
-def test_scenes_are_sound():
+def test_scenes_are_valid():
     for scene in SCENES:
         assert 2 <= len(scene.things) <= 5
         assert len({thing.colour for thing in scene.things}) == len(scene.things)
@@ -98,13 +98,13 @@ def test_scenes_are_sound():
             assert -1e-9 <= y - height / 2 <= y + height / 2 <= 1 + 1e-9
 
 
-def test_a_seed_decides_the_scenes_and_a_longer_series_begins_the_same():
+def test_scenes_depend_on_the_seed_only():
     again = list(sample_scenes(400, min_objects=2, max_objects=5, seed=7))
     assert again[:300] == SCENES
     assert list(sample_scenes(300, min_objects=2, max_objects=5, seed=8)) != SCENES
 
 
-def test_captions_are_true_varied_and_readable():
+def test_captions_are_true_varied_and_parseable():
     for scene in SCENES:
         captions = sample_captions(scene, random.Random(3))
         assert len(captions) == 5
@@ -113,7 +113,7 @@ def test_captions_are_true_varied_and_readable():
     assert len(wordings) > 10
 
 
-def test_false_and_foreign_captions_are_seen_through():
+def test_false_and_foreign_captions_are_recognized():
     scene = Scene((Thing("red", "ball", SMALL), Thing("blue", "box", BIG)))
     assert read_claim("a red ball inside a blue box").holds_in(scene)
     assert not read_claim("a blue box inside a red ball").holds_in(scene)
@@ -123,7 +123,7 @@ def test_false_and_foreign_captions_are_seen_through():
         assert read_claim(text) is None
 
 
-def test_directions_are_as_likely_as_their_opposites():
+def test_directions_are_equally_frequent():
     counts = dict.fromkeys(FAMILIES["direction"], 0)
     for scene in sample_scenes(2000, min_objects=2, max_objects=2, seed=3):
         a, b = (thing.box for thing in scene.things)
@@ -134,7 +134,7 @@ def test_directions_are_as_likely_as_their_opposites():
     assert all(abs(count / total - 0.25) < 0.04 for count in counts.values())
 
 
-def test_features_carry_nothing_of_position_or_size():
+def test_features_do_not_depend_on_position_or_size():
     scene = SCENES[0]
     moved = Scene(
         tuple(Thing(thing.colour, thing.shape, (0.1, 0.2, 0.05, 0.07)) for thing in scene.things)
@@ -144,7 +144,7 @@ def test_features_carry_nothing_of_position_or_size():
     assert one.shape == (len(scene.things) + 1, FEATURE_DIM)
 
 
-def test_batches_hold_scenes_and_captions():
+def test_batches_contain_scenes_and_captions():
     vocabulary = scene_vocabulary()
     batch = scenes_to_batch(SCENES[:20], vocabulary, seed=1)
     assert batch.words.shape == batch.targets.shape == batch.target_mask.shape
@@ -163,7 +163,7 @@ def test_batches_hold_scenes_and_captions():
             assert mask.sum() == length + 1
 
 
-def test_scenes_of_wrong_size_are_errors():
+def test_invalid_scene_options_raise():
     with pytest.raises(ValueError, match="2 to 6 objects, not 3 to 7"):
         sample_scene(random.Random(0), min_objects=3, max_objects=7)
     with pytest.raises(ValueError, match="unknown family"):
@@ -172,7 +172,7 @@ def test_scenes_of_wrong_size_are_errors():
         sample_captions(Scene((Thing("red", "ball", BIG),)), random.Random(0))
 
 
-def test_a_picture_shows_each_object_in_its_place():
+def test_picture_shows_each_object_at_its_position():
     scene = Scene(
         (Thing("red", "ball", (0.25, 0.25, 0.3, 0.3)), Thing("blue", "box", (0.7, 0.7, 0.4, 0.4)))
     )

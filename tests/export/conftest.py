@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.export.worlds import STAGES
+from tests.export.helpers import STAGES
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_network():
-    """Fewer layers than any EfficientNet has, and matrices that are rounded though small."""
+    """Uses fewer layers than any EfficientNet, and quantizes small matrices too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngsan.vision.backbone.STAGES", STAGES)
         patch.setattr("ngsan.models.quantize.MIN_SIZE", 500)

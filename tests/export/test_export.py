@@ -1,4 +1,4 @@
-"""Exported captioners against PyTorch's, which is the independent program here."""
+"""Exported captioners against PyTorch as the independent program."""
 
 import hashlib
 import itertools
@@ -29,7 +29,7 @@ from tests.predict.outputs import n_best
 WORDS = [f"word{index}" for index in range(24)]
 TINY = dict(vocab_size=25, feature_dim=6, dim=16, heads=2, hidden_dim=24, layers=1, geometry_dim=4)
 
-# Every value of every key that changes a graph, in as few exports as may be: each takes seconds.
+# Every value of every key that changes a graph, in as few exports as possible (each takes seconds).
 VARIANTS = {
     "ng-san": dict(),
     "san": dict(norm="none", geometry="none", decoder_norm="layer", layers=2),
@@ -61,7 +61,7 @@ def make_model(folder, dtype=torch.float32, seed=1, **keys):
     torch.manual_seed(seed)
     config = CaptionerConfig(**{**TINY, **keys})
     captioner = build_captioner(config)
-    # Nothing may stay at a beginning that hides it: zero shifts, zero projections, unit scales.
+    # Replace initial values that would hide an error: zero biases, zero projections, unit scales.
     for parameter in captioner.parameters():
         torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 else 0.2)
     for module in captioner.modules():
@@ -74,7 +74,7 @@ def make_model(folder, dtype=torch.float32, seed=1, **keys):
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """Makes a variant's model folder and its export, once."""
+    """Creates the model folder and the export of a variant, once."""
     made = {}
 
     def get(name):
@@ -88,7 +88,7 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture
-def traced_already(exported, monkeypatch):
+def reuse_graphs(exported, monkeypatch):
     """Copies the graphs of an exported variant instead of tracing a model."""
 
     def take(name):
@@ -107,13 +107,13 @@ def traced_already(exported, monkeypatch):
 
 @pytest.fixture
 def copy(exported, tmp_path):
-    """A copy of an export, to be broken."""
+    """A copy of an export that a test may damage."""
     return shutil.copytree(exported("ng-san")[1], tmp_path / "copy")
 
 
-def regions(counts, most=None):
-    """Random regions, N of each image; the padding is NaN."""
-    shape = (len(counts), most if most is not None else max(counts, default=0))
+def regions(counts, pad_to=None):
+    """Random regions, `counts[i]` for image i; the padding is NaN."""
+    shape = (len(counts), pad_to if pad_to is not None else max(counts, default=0))
     features = torch.randn(*shape, TINY["feature_dim"])
     boxes = 0.1 + 0.8 * torch.rand(*shape, 4)
     counts = torch.tensor(counts, dtype=torch.long).unsqueeze(1)
@@ -127,7 +127,7 @@ def regions(counts, most=None):
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] if name != "ng-san" else []) for name in VARIANTS],
 )
-def test_every_variant_agrees_with_torch(name, exported):
+def test_variants_agree_with_torch(name, exported):
     model, folder, report = exported(name)
     assert {path.name for path in folder.iterdir()} == set(FILES)
     assert report.difference < 1e-4
@@ -138,7 +138,7 @@ def test_every_variant_agrees_with_torch(name, exported):
     sizes = [([5], 1, 1), ([1], 3, 2), ([4, 0, 2], 2, 4), ([9, 9], 5, 3), ([0], 2, 2)]
     with torch.inference_mode():
         for counts, width, max_length in sizes:
-            images = regions(counts, most=max(*counts, 1))
+            images = regions(counts, pad_to=max(*counts, 1))
             expected = torch_logits(captioner, images, width, max_length)
             found = onnx_logits(other, images, width, max_length)
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -154,10 +154,10 @@ def test_every_variant_agrees_with_torch(name, exported):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_captions_are_those_of_torch(search, exported):
+def test_captions_equal_torch(search, exported):
     model, folder, _ = exported("ng-san")
     images = regions([7, 0, 3, 1, 6])
-    for given in (images, regions([8, 2, 5, 8, 4], most=8), images):
+    for given in (images, regions([8, 2, 5, 8, 4], pad_to=8), images):
         expected, found = (
             n_best(load(one), *given, decoding=SEARCHES[search], attention=True, first=2)
             for one in (model, folder)
@@ -172,7 +172,7 @@ def test_captions_are_those_of_torch(search, exported):
             np.testing.assert_allclose(other.attention, ours.attention, atol=1e-4)
 
 
-def test_no_images_no_regions_no_mask_no_boxes(exported):
+def test_empty_inputs_and_missing_masks(exported):
     model, folder, _ = exported("ng-san")
     ours, other = load(model), load(folder)
     assert other.caption_regions(torch.zeros(0, 3, 6), torch.ones(0, 3, 4), attention=True) == []
@@ -189,7 +189,7 @@ def test_no_images_no_regions_no_mask_no_boxes(exported):
     assert all(texts == same[0] for texts in same)
 
 
-def test_graphs_say_nothing_of_this_machine_and_have_free_axes(exported):
+def test_graphs_have_dynamic_axes_and_no_local_paths(exported):
     import onnx
 
     for name in (ENCODER, DECODER):
@@ -209,13 +209,13 @@ def test_graphs_say_nothing_of_this_machine_and_have_free_axes(exported):
         assert manifest["outputs"][name] == [value.name for value in graph.output]
 
 
-def test_the_public_name_opens_both_kinds(exported):
+def test_load_opens_models_and_exports(exported):
     model, folder, _ = exported("ng-san")
     assert isinstance(ngsan.load(model).backend, TorchBackend)
     assert isinstance(ngsan.load(folder).backend, OnnxBackend)
 
 
-def test_a_wrong_target_is_refused_and_left_alone(exported, tmp_path):
+def test_invalid_target_raises_and_is_unchanged(exported, tmp_path):
     model = exported("ng-san")[0]
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -230,9 +230,9 @@ def test_a_wrong_target_is_refused_and_left_alone(exported, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_an_export_is_replaced_whole_or_not_at_all(exported, copy, traced_already, monkeypatch):
+def test_export_replacement_is_atomic(exported, copy, reuse_graphs, monkeypatch):
     model = exported("ng-san")[0]
-    traced_already("ng-san")
+    reuse_graphs("ng-san")
     before = {name: (copy / name).read_bytes() for name in FILES}
 
     def fail(*_):
@@ -248,15 +248,15 @@ def test_an_export_is_replaced_whole_or_not_at_all(exported, copy, traced_alread
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
 
-def test_graphs_of_other_weights_are_not_let_out(traced_already, tmp_path):
-    traced_already("ng-san")
+def test_graphs_with_other_weights_are_not_published(reuse_graphs, tmp_path):
+    reuse_graphs("ng-san")
     model = make_model(tmp_path / "model", seed=2, **VARIANTS["ng-san"])
     with pytest.raises(ValueError, match="does not agree with PyTorch: logits"):
         export_model(model, tmp_path / "export")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_other_captions_are_not_let_out(exported, monkeypatch):
+def test_differing_captions_raise(exported, monkeypatch):
     monkeypatch.setattr("ngsan.export.checking.TOLERANCE", 1e9)
     captioner = load_model(exported("ng-san")[0], "captioning")[0]
     assert check_export(exported("ng-san")[1], captioner)
@@ -266,10 +266,10 @@ def test_other_captions_are_not_let_out(exported, monkeypatch):
         check_export(exported("ng-san")[1], captioner)
 
 
-def test_eight_bits_are_smaller_and_nearly_the_same(traced_already, exported, tmp_path, capsys):
+def test_int8_export_is_close_to_float(reuse_graphs, exported, tmp_path, capsys):
     import onnx
 
-    traced_already("ng-san")
+    reuse_graphs("ng-san")
     model, whole, _ = exported("ng-san")
     target = tmp_path / "small"
     assert main(["export", str(model), "--output", str(target), "--precision", "int8"]) == 0
@@ -288,8 +288,8 @@ def test_eight_bits_are_smaller_and_nearly_the_same(traced_already, exported, tm
     assert load(target).caption_regions(*images, min_length=2)[0].text
 
 
-def test_eight_bits_may_not_lose_too_much(traced_already, exported, tmp_path, monkeypatch):
-    traced_already("ng-san")
+def test_int8_export_that_differs_too_much_raises(reuse_graphs, exported, tmp_path, monkeypatch):
+    reuse_graphs("ng-san")
     monkeypatch.setattr("ngsan.export.write.ROUGH", 1e-5)
     with pytest.raises(ValueError, match="does not agree"):
         export_model(exported("ng-san")[0], tmp_path / "small", precision="int8")
@@ -299,14 +299,14 @@ def test_eight_bits_may_not_lose_too_much(traced_already, exported, tmp_path, mo
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(name, copy):
+def test_missing_file_error_names_it(name, copy):
     (copy / name).unlink()
     with pytest.raises(ValueError, match=f"not an export: {name} missing"):
         load(copy)
 
 
 @pytest.mark.parametrize("name", [ENCODER, DECODER])
-def test_changed_and_cut_graphs_are_found(name, copy):
+def test_changed_and_truncated_graphs_raise(name, copy):
     content = (copy / name).read_bytes()
     for other in (content[:-1], content[:200], bytes([content[0] ^ 1]) + content[1:], b""):
         (copy / name).write_bytes(other)
@@ -322,7 +322,7 @@ def test_changed_and_cut_graphs_are_found(name, copy):
         load(copy)
 
 
-def test_a_foreign_vocabulary_is_refused(copy):
+def test_wrong_vocabulary_raises(copy):
     Vocabulary(WORDS[::-1]).save(copy / VOCABULARY)
     with pytest.raises(ValueError, match="is not the vocabulary of the export"):
         load(copy)
@@ -342,14 +342,14 @@ def test_a_foreign_vocabulary_is_refused(copy):
         ),
     ],
 )
-def test_a_damaged_manifest_is_refused(change, message, copy):
+def test_damaged_manifest_raises(change, message, copy):
     path = copy / MANIFEST
     path.write_text(change(path.read_text()))
     with pytest.raises(ValueError, match=message):
         load(copy)
 
 
-def test_what_is_neither_says_so(exported, tmp_path):
+def test_invalid_load_arguments_raise(exported, tmp_path):
     folder = exported("ng-san")[1]
     with pytest.raises(ValueError, match="is not a model"):
         load(tmp_path)
@@ -364,7 +364,7 @@ def test_what_is_neither_says_so(exported, tmp_path):
     assert load(folder, providers=[("CPUExecutionProvider", {})], threads=1)
 
 
-def test_wrong_regions_are_refused_before_the_graph_sees_them(exported):
+def test_invalid_regions_raise_before_the_graph_runs(exported):
     captioner = load(exported("ng-san")[1])
     features, boxes, mask = regions([3])
     for images, message in (
@@ -379,7 +379,7 @@ def test_wrong_regions_are_refused_before_the_graph_sees_them(exported):
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_package_names_the_extra(package, exported, tmp_path, monkeypatch):
+def test_missing_package_error_names_the_extra(package, exported, tmp_path, monkeypatch):
     model, folder, _ = exported("ng-san")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=f"{package}.*ngsan.train."):
@@ -392,9 +392,9 @@ def test_a_missing_package_names_the_extra(package, exported, tmp_path, monkeypa
         assert load(folder)
 
 
-def test_the_command_tells_what_it_wrote(exported, traced_already, tmp_path, capsys):
+def test_command_prints_what_it_wrote(exported, reuse_graphs, tmp_path, capsys):
     name = "ng-san"
-    traced_already(name)
+    reuse_graphs(name)
     assert main(["export", str(exported(name)[0]), "--output", str(tmp_path / "export")]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(name in out for name in FILES)
@@ -405,7 +405,7 @@ def test_the_command_tells_what_it_wrote(exported, traced_already, tmp_path, cap
 
 
 @pytest.mark.parametrize("write", [export_model, pack_model])
-def test_recurrent_decoders_are_refused(tmp_path, write):
+def test_exporting_recurrent_decoders_raises(tmp_path, write):
     model = make_model(tmp_path / "model", decoder="aoa")
     with pytest.raises(
         ValueError, match="decoder: 'aoa': .* only models with the Transformer decoder"

@@ -1,4 +1,4 @@
-"""Graphs whose weights are taken out, against numpy."""
+"""Graphs with external weights, against NumPy."""
 
 import numpy as np
 import onnx
@@ -13,8 +13,8 @@ from ngsan.predict.manifest import Made
 RANDOM = np.random.default_rng(0)
 
 
-def rounded(rows, length):
-    """A matrix of 8 bits and its scales."""
+def random_quantized(rows, length):
+    """A random 8-bit matrix and its row scales."""
     numbers = RANDOM.integers(-127, 128, (rows, length)).astype(np.int8)
     return numbers, (RANDOM.random(rows) / 100 + 0.001).astype(np.float32)
 
@@ -40,8 +40,8 @@ def run(path, made, tensors, fed):
     return session.run(None, fed)
 
 
-def rounded_by_blocks(vectors, block):
-    """What 8 bits leave of vectors, a scale for each block of each."""
+def quantized_by_blocks(vectors, block):
+    """Vectors after 8-bit quantization with one scale per block."""
     padded = np.pad(vectors, ((0, 0), (0, -vectors.shape[1] % block)))
     blocks = padded.reshape(len(vectors), -1, block)
     scale = np.abs(blocks).max(-1, keepdims=True) / 127
@@ -49,8 +49,8 @@ def rounded_by_blocks(vectors, block):
 
 
 @pytest.mark.parametrize("length", [16, 32, 40, 96, 100, 512])
-def test_products_with_rounded_matrices(length, tmp_path):
-    numbers, scale = rounded(24, length)
+def test_products_with_quantized_matrices(length, tmp_path):
+    numbers, scale = random_quantized(24, length)
     tensors = {"layer.weight": numbers, "layer.weight.scale": scale}
     matrix = numbers * scale[:, None]
     path = tmp_path / "graph.onnx"
@@ -66,14 +66,14 @@ def test_products_with_rounded_matrices(length, tmp_path):
     for count in (1, 3, 70):
         x = RANDOM.standard_normal((count, length)).astype(np.float32)
         (found,) = run(path, made, tensors, {"x": x})
-        wanted = rounded_by_blocks(x, block_for(length)) @ matrix.T
-        # Halves may be rounded the other way, and that is all.
+        wanted = quantized_by_blocks(x, block_for(length)) @ matrix.T
+        # Only ties may be rounded differently.
         assert np.abs(found - wanted).max() < 0.01 * np.abs(wanted).max()
         assert np.abs(found - wanted).mean() < 0.1 * np.abs(x @ matrix.T - wanted).mean() + 1e-5
 
 
-def test_rows_that_are_looked_up_are_exact(tmp_path):
-    numbers, scale = rounded(30, 40)
+def test_looked_up_rows_are_exact(tmp_path):
+    numbers, scale = random_quantized(30, 40)
     tensors = {"embed": numbers, "embed.scale": scale, "other": np.ones(3, np.float32)}
     path = tmp_path / "graph.onnx"
     write(
@@ -90,8 +90,8 @@ def test_rows_that_are_looked_up_are_exact(tmp_path):
     assert np.array_equal(found, (numbers * scale[:, None])[ids])
 
 
-def test_other_uses_get_real_numbers_and_constants_stay(tmp_path):
-    numbers, scale = rounded(6, 6)
+def test_other_uses_get_floats_and_constants_stay(tmp_path):
+    numbers, scale = random_quantized(6, 6)
     tensors = {
         "square": numbers,
         "square.scale": scale,
@@ -160,7 +160,7 @@ def test_sums_over_regions_do_not_depend_on_the_number_of_images(tmp_path):
         np.testing.assert_allclose(alone, found[one], rtol=0, atol=1e-6)
 
 
-def test_a_graph_of_other_weights_is_refused(tmp_path):
+def test_graph_with_other_weights_raises(tmp_path):
     path = tmp_path / "graph.onnx"
     write(
         path,

@@ -29,14 +29,14 @@ from ngsan.predict.manifest import (
     read_weights,
 )
 from ngsan.text.vocabulary import Vocabulary
-from tests.export.worlds import PHOTO, REGIONS, make_model, pixels, random_images
+from tests.export.helpers import PHOTO, REGIONS, make_model, pixels, random_images
 
 GRAPHS = (BACKBONE, ENCODER, DECODER)
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """A model of pixels, and the same packed."""
+    """A photo model, and the same packed."""
     folder = tmp_path_factory.mktemp("pack")
     model = make_model(folder / "model", **PHOTO)
     return model, folder / "packed", pack_model(model, folder / "packed", attention=False)
@@ -44,7 +44,7 @@ def packed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory):
-    """A model of regions, and the same packed."""
+    """A region model, and the same packed."""
     folder = tmp_path_factory.mktemp("pack")
     model = make_model(folder / "model", **REGIONS)
     return model, folder / "packed", pack_model(model, folder / "packed", attention=False)
@@ -52,7 +52,7 @@ def regions(tmp_path_factory):
 
 @pytest.fixture
 def copy(packed, tmp_path):
-    """A copy to be broken."""
+    """A copy that a test may damage."""
     return shutil.copytree(packed[1], tmp_path / "copy")
 
 
@@ -67,12 +67,12 @@ def random_regions(counts):
 
 
 def assert_close(found, wanted):
-    """Logits that differ by the rounding of vectors to 8 bits and no more."""
+    """Asserts that logits differ only by the 8-bit quantization of activations."""
     assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.9995
 
 
-def test_one_folder_for_both_programs(packed):
+def test_packed_folder_works_with_torch_and_onnx_runtime(packed):
     model, folder, report = packed
     captioner, _, _ = load_model(folder, "captioning")
     original, _, _ = load_model(model, "captioning")
@@ -90,7 +90,7 @@ def test_one_folder_for_both_programs(packed):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_logits_are_those_of_torch(count, packed):
+def test_logits_equal_torch(count, packed):
     _, folder, _ = packed
     given = (random_images(count, seed=count), None, None)
     backend = OnnxBackend(folder, threads=1)
@@ -99,7 +99,7 @@ def test_logits_are_those_of_torch(count, packed):
     )
 
 
-def test_models_of_regions_can_be_packed_too(regions):
+def test_region_models_can_be_packed(regions):
     _, folder, _ = regions
     assert not (folder / BACKBONE).exists()
     given = random_regions([7, 3, 1])
@@ -113,7 +113,7 @@ def test_models_of_regions_can_be_packed_too(regions):
     assert len(Captioner(backend).caption_regions(*given)) == 3
 
 
-def test_an_image_does_not_depend_on_the_others(packed):
+def test_captions_do_not_depend_on_the_batch(packed):
     captioner = Captioner(OnnxBackend(packed[1], threads=1))
     images = pixels(random_images(7, seed=3))
     for index, wanted in enumerate(captioner.caption_pixels(images)):
@@ -122,13 +122,13 @@ def test_an_image_does_not_depend_on_the_others(packed):
         assert found.score == pytest.approx(wanted.score, abs=1e-4)
 
 
-def test_graphs_have_no_weights_and_the_matrices_are_the_saved_bytes(packed):
+def test_graphs_refer_to_the_saved_quantized_matrices(packed):
     import onnx
 
     _, folder, _ = packed
     tensors, manifest = load_file(folder / WEIGHTS), Manifest.load(folder)
-    rounded = {name for name, tensor in tensors.items() if tensor.dtype == np.int8}
-    assert {"decoder.embed.weight", "decoder.output.weight"} <= rounded
+    quantized = {name for name, tensor in tensors.items() if tensor.dtype == np.int8}
+    assert {"decoder.embed.weight", "decoder.output.weight"} <= quantized
     multiplied = set()
     for name in GRAPHS:
         made = manifest.made(name)
@@ -142,12 +142,12 @@ def test_graphs_have_no_weights_and_the_matrices_are_the_saved_bytes(packed):
                 raised = how.of(tensors).reshape(len(matrix), -1)[:, : matrix.shape[1]]
                 assert np.array_equal(raised.astype(int) - 128, matrix)
                 multiplied.add(how.tensor)
-    # All products of the encoder and decoder but the rows of words, which are looked up.
-    matrices = {name for name in rounded if "backbone" not in name}
+    # All products of the encoder and decoder; word vectors are looked up.
+    matrices = {name for name in quantized if "backbone" not in name}
     assert multiplied == matrices - {"decoder.embed.weight"}
 
 
-def test_torch_gets_what_the_file_has(packed):
+def test_torch_loads_the_dequantized_weights(packed):
     tensors = load_file(packed[1] / WEIGHTS)
     wanted = dequantize_weights({name: torch.from_numpy(tensors[name]) for name in tensors})
     state = load_model(packed[1], "captioning")[0].state_dict()
@@ -170,7 +170,7 @@ assert not heavy, heavy
 
 
 def flips(content, count, seed=0):
-    """The content with one bit changed, `count` times."""
+    """Yields `count` copies of the content, each with one flipped bit."""
     random = np.random.default_rng(seed)
     for place in random.permutation(len(content))[:count].tolist():
         changed = bytearray(content)
@@ -179,7 +179,7 @@ def flips(content, count, seed=0):
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, WEIGHTS])
-def test_a_flipped_bit_of_a_graph_or_the_weights_is_refused(name, copy):
+def test_flipped_bit_in_graph_or_weights_raises(name, copy):
     content = (copy / name).read_bytes()
     for changed in (*flips(content, 60), content[:-1], b""):
         (copy / name).write_bytes(changed)
@@ -190,7 +190,7 @@ def test_a_flipped_bit_of_a_graph_or_the_weights_is_refused(name, copy):
                 load_model(copy, "captioning")
 
 
-def test_a_flipped_bit_of_the_manifest_is_refused_or_harmless(copy):
+def test_flipped_bit_in_manifest_raises_or_is_harmless(copy):
     content, wanted = (copy / MANIFEST).read_bytes(), Manifest.load(copy)
     refused = 0
     for changed in flips(content, 400):
@@ -202,7 +202,7 @@ def test_a_flipped_bit_of_the_manifest_is_refused_or_harmless(copy):
     assert refused > 180  # the rest is space between values
 
 
-def test_a_flipped_bit_of_the_words_or_the_configuration_is_refused_or_harmless(copy):
+def test_flipped_bit_in_vocabulary_or_config_raises_or_is_harmless(copy):
     _, wanted, companions = load_model(copy, "captioning")
     vocabulary = companions["vocabulary"]
     for name in (VOCABULARY, CONFIG):
@@ -224,7 +224,7 @@ def test_a_flipped_bit_of_the_words_or_the_configuration_is_refused_or_harmless(
         (copy / name).write_bytes(content)
 
 
-def test_what_does_not_belong_together_is_refused(copy, packed, regions):
+def test_missing_and_mismatched_files_raise(copy, packed, regions):
     for name in (*GRAPHS, WEIGHTS, VOCABULARY, MANIFEST):
         content = (copy / name).read_bytes()
         (copy / name).unlink()
@@ -250,7 +250,7 @@ def test_what_does_not_belong_together_is_refused(copy, packed, regions):
         (lambda made: made.update(transposed=True, way="same"), "cannot open the graphs"),
     ],
 )
-def test_a_manifest_that_was_sealed_wrong_is_refused(change, message, copy):
+def test_invalid_manifest_raises_despite_valid_seal(change, message, copy):
     manifest = Manifest.load(copy)
     change(manifest.weights[DECODER]["decoder.embed.weight.numbers"])
     text = (copy / MANIFEST).read_text()
@@ -265,7 +265,7 @@ def test_a_manifest_that_was_sealed_wrong_is_refused(change, message, copy):
         OnnxBackend(copy)
 
 
-def test_wrong_targets_are_refused_and_left_alone(packed, tmp_path):
+def test_invalid_targets_raise_and_are_unchanged(packed, tmp_path):
     model, folder, _ = packed
     (tmp_path / "file").write_text("mine")
     (tmp_path / "notes").mkdir()
@@ -282,7 +282,7 @@ def test_wrong_targets_are_refused_and_left_alone(packed, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notes"]
 
 
-def test_a_pack_is_replaced_whole_or_not_at_all(packed, regions, copy, capsys, monkeypatch):
+def test_pack_replacement_is_atomic(packed, regions, copy, capsys, monkeypatch):
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     traced = Manifest.load(regions[1])
 
@@ -296,9 +296,9 @@ def test_a_pack_is_replaced_whole_or_not_at_all(packed, regions, copy, capsys, m
 
     monkeypatch.setattr("ngsan.export.write.write_graphs", write_graphs)
     monkeypatch.setattr("ngsan.export.write.write_attention", lambda *_: ({}, {}, {}))
-    thin = traced.weights
+    traced_weights = traced.weights
     monkeypatch.setattr(
-        "ngsan.export.write.externalize_weights", lambda path, *_, **__: thin[path.name]
+        "ngsan.export.write.externalize_weights", lambda path, *_, **__: traced_weights[path.name]
     )
     arguments = ["pack", str(regions[0]), "--output", str(copy)]
     with monkeypatch.context() as patch:

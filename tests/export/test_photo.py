@@ -1,4 +1,4 @@
-"""Exports of models of pixels, against PyTorch."""
+"""Exports of photo models, against PyTorch."""
 
 import shutil
 
@@ -15,10 +15,10 @@ from ngsan.predict.backend_onnx import OnnxBackend
 from ngsan.predict.captioner import Captioner
 from ngsan.predict.manifest import BACKBONE, DECODER, ENCODER, FILES, cell_boxes
 from ngsan.vision.backbone import build_backbone
-from tests.export.worlds import CHANNELS, PHOTO, make_model, pixels, random_images
+from tests.export.helpers import CHANNELS, PHOTO, make_model, pixels, random_images
 
 pytestmark = pytest.mark.slow
-"""Packed models of photographs, in test_pack, take the same way through the code."""
+"""The packed photo models in test_pack use the same code in the fast tier."""
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +31,12 @@ def exported(tmp_path_factory):
     return model, folder / "export"
 
 
-def test_the_folder_has_a_third_graph(exported):
+def test_export_contains_the_backbone(exported):
     assert {path.name for path in exported[1].iterdir()} == {*FILES, BACKBONE}
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_features_and_logits_are_those_of_torch(count, exported):
+def test_features_and_logits_equal_torch(count, exported):
     model, folder = exported
     captioner = load_model(model, "captioning")[0]
     images = random_images(count, seed=count)
@@ -52,7 +52,7 @@ def test_features_and_logits_are_those_of_torch(count, exported):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_captions_are_those_of_torch(exported):
+def test_captions_equal_torch(exported):
     model, folder = exported
     images = random_images(6, seed=5)
     captioner, _, companions = load_model(model, "captioning")
@@ -87,13 +87,13 @@ def test_no_images(exported):
         np.zeros((1, 32, 32, 3), np.uint8),
     ],
 )
-def test_wrong_images_are_refused(images, exported):
+def test_invalid_images_raise(images, exported):
     with pytest.raises(ValueError, match=r"images must be \(images, 64, 64, 3\) uint8, not"):
         OnnxBackend(exported[1]).describe(images)
 
 
 @pytest.mark.parametrize("name", [BACKBONE, ENCODER, DECODER])
-def test_missing_and_damaged_graphs(name, exported, tmp_path):
+def test_missing_and_damaged_graphs_raise(name, exported, tmp_path):
     folder = shutil.copytree(exported[1], tmp_path / "copy")
     content = (folder / name).read_bytes()
     (folder / name).unlink()
@@ -105,12 +105,12 @@ def test_missing_and_damaged_graphs(name, exported, tmp_path):
 
 
 @pytest.mark.parametrize("size", [32, 64, 256])
-def test_cells_are_those_of_the_backbone(size):
+def test_cell_boxes_equal_the_backbone(size):
     backbone = build_backbone("efficientnet-lite0", size=size, pretrained=False)
     np.testing.assert_array_equal(cell_boxes(size), backbone.cell_boxes().numpy())
 
 
-def test_eight_bits_and_the_command(exported, tmp_path, capsys, monkeypatch):
+def test_int8_export_by_the_command(exported, tmp_path, capsys, monkeypatch):
     def write_graphs(captioner, config, folder):
         for name in (BACKBONE, ENCODER, DECODER):
             shutil.copy(exported[1] / name, folder / name)
@@ -119,15 +119,15 @@ def test_eight_bits_and_the_command(exported, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("ngsan.export.write.write_graphs", write_graphs)
     target = tmp_path / "small"
-    for _ in range(2):  # it may take its own place
+    for _ in range(2):  # the second export replaces the first
         assert (
             main(["export", str(exported[0]), "--output", str(target), "--precision", "int8"]) == 0
         )
     assert "captions of random images" in " ".join(capsys.readouterr().out.split())
     images = random_images(3)
-    exact, rounded = (OnnxBackend(one, threads=1) for one in (exported[1], target))
+    exact, quantized = (OnnxBackend(one, threads=1) for one in (exported[1], target))
     squares = pixels(images)
-    assert np.array_equal(exact.describe(squares)[0], rounded.describe(squares)[0])
-    both = [onnx_logits(one, (images, None, None)).ravel() for one in (exact, rounded)]
+    assert np.array_equal(exact.describe(squares)[0], quantized.describe(squares)[0])
+    both = [onnx_logits(one, (images, None, None)).ravel() for one in (exact, quantized)]
     assert not np.array_equal(*both)
     assert np.corrcoef(both)[0, 1] > 0.99

@@ -1,4 +1,4 @@
-"""Translators and answerers are exported and packed as captioners are."""
+"""Export and packing of translators and answerers."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def save_answerer(folder):
 
 
 @pytest.mark.slow
-def test_translators(tmp_path, capsys):
+def test_exported_translators_equal_torch(tmp_path, capsys):
     pytest.importorskip("tokenizers")
     save_translator(tmp_path / "model")
     report = pack_model(tmp_path / "model", tmp_path / "packed")
@@ -54,7 +54,7 @@ def test_translators(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_answerers(tmp_path):
+def test_exported_answerers_equal_torch(tmp_path):
     save_answerer(tmp_path / "model")
     report = pack_model(tmp_path / "model", tmp_path / "packed")
     assert report.same == report.captions == 4

@@ -1,4 +1,4 @@
-"""MCAN against its own definition, written slowly, and its indifference to padding and batches."""
+"""MCAN against a slow loop implementation, and its independence of padding and batch."""
 
 import math
 
@@ -40,7 +40,7 @@ def inputs(count=3, words=4, regions=5):
 
 
 def slow_attention(part, x, memory, mask):
-    """Head by head and query by query."""
+    """Attention by loops over images, queries and heads."""
     query, key, value = part.query(x), part.key(memory), part.value(memory)
     width = x.shape[-1] // part.heads
     rows = []
@@ -91,7 +91,7 @@ def test_attention_reduction_against_loops():
 
 
 @pytest.mark.parametrize("model", ANSWERERS)
-def test_padding_changes_nothing(model):
+def test_padding_does_not_change_output(model):
     answerer = tiny(model, question_geometry="query")
     asked, word_mask, features, boxes, mask = inputs()
     expected = answerer.answer(asked, word_mask, features, boxes, mask)
@@ -111,7 +111,7 @@ def test_padding_changes_nothing(model):
 
 
 @pytest.mark.parametrize("model", ANSWERERS)
-def test_a_question_is_answered_the_same_in_any_company(model):
+def test_output_does_not_depend_on_the_batch(model):
     answerer = tiny(model)
     together = answerer(*inputs())
     for place in range(3):
@@ -119,12 +119,12 @@ def test_a_question_is_answered_the_same_in_any_company(model):
         torch.testing.assert_close(alone, together[place : place + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_both_backends_are_equal():
+def test_backends_agree():
     fused, explicit = tiny(), tiny(backend="explicit")
     torch.testing.assert_close(fused(*inputs()), explicit(*inputs()), rtol=1e-4, atol=1e-5)
 
 
-def test_geometry_is_seen_by_gsa_alone():
+def test_only_gsa_uses_geometry():
     asked, word_mask, features, boxes, mask = inputs()
     moved = boxes * torch.tensor([1.0, 1.0, 0.5, 2.0])
     moved[:, 0, 2] *= 3
@@ -137,7 +137,7 @@ def test_geometry_is_seen_by_gsa_alone():
     torch.testing.assert_close(without, tiny("mcan")(asked, word_mask, features, boxes, mask))
 
 
-def test_the_order_of_regions_does_not_matter_and_of_words_does():
+def test_output_depends_on_word_order_but_not_region_order():
     answerer = tiny()
     asked, word_mask, features, boxes, mask = inputs()
     order = torch.tensor([3, 1, 4, 0, 2])
@@ -148,7 +148,7 @@ def test_the_order_of_regions_does_not_matter_and_of_words_does():
     assert not torch.allclose(other, expected, atol=1e-4)
 
 
-def test_the_question_has_its_own_geometry():
+def test_question_geometry_adds_its_own_parameters():
     plain, placed = tiny("mcan"), tiny("mcan", question_geometry="query")
     more = sum(p.numel() for p in placed.parameters()) - sum(p.numel() for p in plain.parameters())
     assert more == 2 * (4 * 8 + 8 + 16 * 16 + 16)
@@ -156,8 +156,8 @@ def test_the_question_has_its_own_geometry():
     assert placed(asked, word_mask, features, None, mask).shape == (3, 7)
 
 
-def test_the_size_is_that_of_the_published_model():
-    # 14 words of 300, LSTM, 6 + 6 layers, two reductions, 3129 answers: some 44 M without words.
+def test_parameter_count_matches_mcan():
+    # 14 words of 300, LSTM, 6 + 6 layers, 2 reductions, 3129 answers: 44 M without word vectors.
     answerer = build_answerer("mcan", vocab_size=1, answers=3129, feature_dim=2048)
     attention, feedforward, norm = 4 * (512 * 512 + 512), 2 * 512 * 2048 + 2048 + 512, 2 * 512
     encoder, decoder = attention + feedforward + 2 * norm, 2 * attention + feedforward + 3 * norm
@@ -178,12 +178,12 @@ def test_the_size_is_that_of_the_published_model():
         (dict(dropout=1.0), "dropout"),
     ],
 )
-def test_wrong_values_are_named(changes, message):
+def test_invalid_config_values_raise(changes, message):
     with pytest.raises(ValueError, match=message):
         AnswererConfig(**changes)
 
 
-def test_wrong_inputs_are_named():
+def test_invalid_inputs_raise():
     asked, word_mask, features, boxes, mask = inputs()
     answerer = tiny()
     with pytest.raises(ValueError, match="needs the regions' boxes"):

@@ -33,7 +33,7 @@ VARIANTS = {
 
 
 def build(variant, **overrides):
-    """A small model in double precision whose every parameter is random."""
+    """A small model in double precision; all its parameters are random."""
     name = variant if variant in ("san", "n-san", "g-san", "ng-san") else "ng-san"
     model = build_captioner(name, **{**SMALL, **VARIANTS[variant], **overrides}).double().eval()
     for parameter in model.parameters():
@@ -51,7 +51,7 @@ def inputs(make_boxes, images=3, regions=5, words=4):
 
 
 def reference_norms(variant):
-    """The two norms of attention in NumPy, as `reference.encode` wants them."""
+    """The query and key norms of attention in NumPy, as `reference.encode` expects them."""
     config = {"norm": "instance", "norm_of": "query", **VARIANTS[variant]}
     if variant in ("san", "g-san"):
         config["norm"] = "none"
@@ -80,7 +80,7 @@ def reference_norms(variant):
     return norms
 
 
-def test_every_variant(make_boxes):
+def test_variants_match_numpy_and_are_invariant(make_boxes):
     """Equals NumPy, ignores padding, is equivariant, and does not depend on the boxes' unit."""
     for variant in VARIANTS:
         model = build(variant)
@@ -136,7 +136,7 @@ def test_models_without_geometry_ignore_boxes(make_boxes):
         assert torch.equal(model(features, None, mask, words), expected)
 
 
-def test_a_caption_depends_on_boxes_direction_only_when_signed(make_boxes):
+def test_only_signed_geometry_sees_mirrored_boxes(make_boxes):
     features, boxes, mask, words = inputs(make_boxes)
     mirrored = boxes * torch.tensor([-1.0, 1, 1, 1]) + torch.tensor([1.0, 0, 0, 0])
     for variant, same in (("ng-san", True), ("signed", False)):
@@ -145,7 +145,7 @@ def test_a_caption_depends_on_boxes_direction_only_when_signed(make_boxes):
         assert torch.allclose(a, b, atol=1e-12) is same
 
 
-def test_several_captions_share_one_encoding(make_boxes):
+def test_captions_of_one_image_share_the_encoding(make_boxes):
     model = build("ng-san")
     features, boxes, mask, _ = inputs(make_boxes)
     words = torch.randint(0, 11, (3, 5, 4))
@@ -156,7 +156,7 @@ def test_several_captions_share_one_encoding(make_boxes):
         torch.testing.assert_close(together[:, caption], alone)
 
 
-def test_backends_give_the_same_model(make_boxes):
+def test_backends_agree(make_boxes):
     fused = build("ng-san")
     explicit = build("ng-san", backend="explicit")
     explicit.load_state_dict(fused.state_dict())
@@ -164,7 +164,7 @@ def test_backends_give_the_same_model(make_boxes):
     torch.testing.assert_close(explicit(*arguments), fused(*arguments))
 
 
-def test_words_after_a_position_do_not_change_it(make_boxes):
+def test_later_words_do_not_change_earlier_logits(make_boxes):
     model = build("ng-san")
     features, boxes, mask, words = inputs(make_boxes)
     longer = torch.cat((words, torch.randint(0, 11, (3, 3))), dim=1)
@@ -173,14 +173,14 @@ def test_words_after_a_position_do_not_change_it(make_boxes):
     )
 
 
-def test_an_image_without_regions_is_finite(make_boxes):
+def test_image_without_regions_gives_finite_logits(make_boxes):
     model = build("ng-san")
     features, boxes, mask, words = inputs(make_boxes)
     mask[1] = False
     assert model(features, boxes, mask, words).isfinite().all()
 
 
-def test_maps_of_every_layer_can_be_asked_for(make_boxes):
+def test_record_returns_attention_of_every_layer(make_boxes):
     model = build("ng-san")
     features, boxes, mask, words = inputs(make_boxes)
     regions, attended = [], []
@@ -199,7 +199,7 @@ def millions(name, **overrides):
     return round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
 
 
-def test_parameter_counts_are_the_papers():
+def test_parameter_counts_match_the_paper():
     for name in ("san", "n-san"):
         counts = [millions(name, layers=layers) for layers in (1, 2, 4, 6)]
         assert counts == [18.1, 25.5, 40.2, 54.9]
@@ -208,7 +208,7 @@ def test_parameter_counts_are_the_papers():
     assert {name: millions("g-san", geometry=name) for name in wanted} == wanted
 
 
-def test_wrong_input_is_an_error(make_boxes):
+def test_invalid_inputs_raise(make_boxes):
     model = build("ng-san")
     features, boxes, mask, words = inputs(make_boxes)
     with pytest.raises(ValueError, match=r"mask of shape \(3, 4\)"):
@@ -242,15 +242,15 @@ def test_wrong_input_is_an_error(make_boxes):
         ({"decoder_norm": "instance"}, "decoder_norm.*autoregressive"),
     ],
 )
-def test_wrong_configurations_are_errors_that_name_the_key(arguments, message):
+def test_invalid_config_error_names_the_key(arguments, message):
     with pytest.raises(ValueError, match=message):
         build_captioner(**{"model": "ng-san", **arguments})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["ng-san", "absolute and query"])
-def test_the_whole_model_is_one_graph_for_the_compiler(make_boxes, variant):
-    """Nothing in it asks for a value, so a training step on a device never waits."""
+def test_model_compiles_to_a_full_graph(make_boxes, variant):
+    """No graph break means no host synchronisation in a training step."""
     model = build(variant)
     arguments = inputs(make_boxes)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

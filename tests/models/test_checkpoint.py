@@ -35,7 +35,7 @@ def config(**overrides):
 
 
 def save(folder, dtype=torch.float32, **overrides):
-    """A model on the disk."""
+    """Saves a small model and returns it."""
     captioner = build_captioner(config(**overrides)).to(dtype)
     save_model(folder, captioner, config(**overrides), {"vocabulary": Vocabulary(WORDS)})
     return captioner
@@ -54,7 +54,7 @@ def run(captioner):
 @pytest.mark.parametrize(
     "overrides", [{}, {"norm": "batch", "norm_place": "pre"}, {"signed_geometry": True}], ids=str
 )
-def test_what_is_saved_is_loaded(tmp_path, dtype, overrides):
+def test_save_and_load_round_trip(tmp_path, dtype, overrides):
     captioner = save(tmp_path / "deep" / "model", dtype, **overrides)
     for buffer in captioner.buffers():
         buffer.copy_(torch.rand_like(buffer, dtype=torch.float32))
@@ -78,7 +78,7 @@ def test_what_is_saved_is_loaded(tmp_path, dtype, overrides):
     torch.testing.assert_close(run(loaded), run(captioner.eval()), atol=0, rtol=0)
 
 
-def test_a_model_is_replaced(tmp_path):
+def test_saving_replaces_the_old_model(tmp_path):
     save(tmp_path)
     second = save(tmp_path, layers=2)
     loaded, its_config, _ = load_model(str(tmp_path), "captioning")
@@ -86,27 +86,27 @@ def test_a_model_is_replaced(tmp_path):
     assert torch.equal(run(loaded), run(second.eval()))
 
 
-def test_nothing_but_the_model_is_left(tmp_path):
+def test_saving_leaves_no_temporary_files(tmp_path):
     save(tmp_path)
     save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "vocabulary.json", "model.safetensors"])
-def test_a_missing_file_is_named(tmp_path, name):
+def test_missing_file_error_names_it(tmp_path, name):
     save(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(ValueError, match=f"is not a model: {name} missing"):
         load_model(tmp_path, "captioning")
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_missing_folder_raises(tmp_path):
     with pytest.raises(ValueError, match="nowhere is not a model: .* and .* and .* missing"):
         load_model(tmp_path / "nowhere", "captioning")
 
 
 @pytest.mark.parametrize("keep", [0, 7, 500, -1])
-def test_damaged_weights(tmp_path, keep):
+def test_damaged_weights_raise(tmp_path, keep):
     save(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
@@ -124,21 +124,21 @@ def test_damaged_weights(tmp_path, keep):
         ("config.yaml", "a: ["),
     ],
 )
-def test_damaged_files_are_named(tmp_path, name, text):
+def test_damaged_file_error_names_it(tmp_path, name, text):
     save(tmp_path)
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=name):
         load_model(tmp_path, "captioning")
 
 
-def test_a_model_of_another_task_is_refused(tmp_path):
+def test_model_of_another_task_raises(tmp_path):
     captioner = build_captioner(config())
     save_model(tmp_path, captioner, config(), {"vocabulary": Vocabulary(WORDS)}, task="translation")
     with pytest.raises(ValueError, match="is a model for translation, not for captioning"):
         load_model(tmp_path, "captioning")
 
 
-def test_another_vocabulary_is_refused(tmp_path):
+def test_wrong_vocabulary_raises(tmp_path):
     save(tmp_path)
     Vocabulary(WORDS[:-1]).save(tmp_path / "vocabulary.json")
     with pytest.raises(ValueError, match="belongs to vocabulary .* they do not match"):
@@ -149,7 +149,7 @@ def test_another_vocabulary_is_refused(tmp_path):
         load_model(tmp_path, "captioning")
 
 
-def test_a_vocabulary_that_was_edited_is_refused(tmp_path):
+def test_edited_vocabulary_raises(tmp_path):
     save(tmp_path)
     path = tmp_path / "vocabulary.json"
     content = json.loads(path.read_text("utf-8"))
@@ -159,7 +159,7 @@ def test_a_vocabulary_that_was_edited_is_refused(tmp_path):
         load_model(tmp_path, "captioning")
 
 
-def test_weights_of_another_configuration_are_refused(tmp_path):
+def test_weights_of_another_config_raise(tmp_path):
     save(tmp_path / "one")
     save(tmp_path / "two", layers=2)
     save(tmp_path / "wide", hidden_dim=32)
@@ -179,7 +179,7 @@ def metadata_of(folder):
 
 
 def rewrite(folder, *, without=(), tensors=None, **metadata):
-    """Writes the weights' file anew with other content, and rightly signed."""
+    """Rewrites the weights file with other content and a valid signature."""
     path = folder / "model.safetensors"
     meta = {**metadata_of(folder), **metadata}
     meta = {key: value for key, value in meta.items() if key not in without}
@@ -189,7 +189,7 @@ def rewrite(folder, *, without=(), tensors=None, **metadata):
     save_file(tensors, path, metadata=meta)
 
 
-def test_a_tensor_too_many_or_too_few_or_of_another_shape_is_named(tmp_path):
+def test_extra_missing_or_misshapen_tensor_is_named(tmp_path):
     save(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     bias = tensors.pop("decoder.output.bias")
@@ -208,7 +208,7 @@ def test_a_tensor_too_many_or_too_few_or_of_another_shape_is_named(tmp_path):
     load_model(tmp_path, "captioning")
 
 
-def test_a_vocabulary_that_does_not_fit_is_not_saved(tmp_path):
+def test_saving_with_wrong_vocabulary_size_raises(tmp_path):
     captioner = build_captioner(config())
     with pytest.raises(ValueError, match="the vocabulary has 5 entries and the model 6"):
         save_model(tmp_path / "model", captioner, config(), {"vocabulary": Vocabulary(WORDS[:-1])})
@@ -217,7 +217,7 @@ def test_a_vocabulary_that_does_not_fit_is_not_saved(tmp_path):
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the training command has it."""
+    """A run configuration, as the training command saves it."""
 
     name: str = "first"
     """A word."""
@@ -239,7 +239,7 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_the_signature_is_over_all_that_is_in_the_file(tmp_path):
+def test_signature_covers_metadata_and_tensors(tmp_path):
     captioner = save(tmp_path)
     metadata = metadata_of(tmp_path)
     rest = {key: metadata[key] for key in ("config", "format", "metrics", "task", "vocabulary")}
@@ -251,7 +251,7 @@ def test_the_signature_is_over_all_that_is_in_the_file(tmp_path):
     assert digest.hexdigest() == metadata["signature"]
 
 
-def test_equal_models_have_equal_signatures_and_others_not(tmp_path):
+def test_signatures_are_equal_only_for_equal_models(tmp_path):
     captioner = save(tmp_path / "one")
 
     def signature(**arguments):
@@ -269,24 +269,24 @@ def test_equal_models_have_equal_signatures_and_others_not(tmp_path):
     assert len({*others, signature()}) == 5
 
 
-def test_every_byte_of_the_weights_counts(tmp_path, monkeypatch):
+def test_every_changed_byte_of_the_weights_is_detected(tmp_path, monkeypatch):
     save(tmp_path)
     path = tmp_path / "model.safetensors"
     few = ("decoder.embed.weight", "decoder.output.bias")  # as the header names each of them
     rewrite(tmp_path, tensors={name: load_file(path)[name] for name in few})
     content = path.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
-    # What would be read anew each time, and is not at stake here.
+    # Not under test here, and slow to read each time.
     monkeypatch.setattr(checkpoint, "_read_config", lambda path, kind: config())
-    chance = random.Random(0)
-    places = chance.sample(range(header), 300) + chance.sample(range(header, len(content)), 100)
+    rng = random.Random(0)
+    places = rng.sample(range(header), 300) + rng.sample(range(header, len(content)), 100)
     for place in places:
-        value = content[place] ^ chance.choice([1, 2, 0x20, 0x80, 0xFF])
+        value = content[place] ^ rng.choice([1, 2, 0x20, 0x80, 0xFF])
         path.write_bytes(flip(content, place, value))
         with pytest.raises(ValueError, match="model.safetensors: damaged"):
             load_model(tmp_path, "captioning")
     for place in range(header - 8, header):
-        for value in b"\t\n\r ":  # what JSON has for nothing
+        for value in b"\t\n\r ":  # white space in JSON
             if content[place] != value:
                 path.write_bytes(flip(content, place, value))
                 with pytest.raises(ValueError, match="model.safetensors: damaged"):
@@ -308,7 +308,7 @@ def test_every_byte_of_the_weights_counts(tmp_path, monkeypatch):
     ],
     ids=len,
 )
-def test_no_weights_at_all(tmp_path, content):
+def test_files_without_weights_raise(tmp_path, content):
     save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(content)
     for read in (load_model, read_metrics, model_signature):
@@ -316,7 +316,7 @@ def test_no_weights_at_all(tmp_path, content):
             read(tmp_path)
 
 
-def test_a_model_without_a_signature_is_refused(tmp_path):
+def test_missing_signature_raises(tmp_path):
     save(tmp_path)
     rewrite(tmp_path, without=["signature"])
     with pytest.raises(ValueError, match="no signature in its metadata; save the model anew"):
@@ -324,14 +324,14 @@ def test_a_model_without_a_signature_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config", "vocabulary"])
-def test_metadata_that_are_signed_but_not_there(tmp_path, name):
+def test_missing_metadata_raises(tmp_path, name):
     save(tmp_path)
     rewrite(tmp_path, without=[name])
     with pytest.raises(ValueError, match="configuration is not known|belongs to vocabulary None"):
         load_model(tmp_path, "captioning")
 
 
-def test_a_key_that_came_later_has_its_default(tmp_path):
+def test_missing_config_key_gets_its_default(tmp_path):
     save(tmp_path)
     values = asdict(config())
     assert values.pop("backend") == CaptionerConfig().backend
@@ -342,7 +342,7 @@ def test_a_key_that_came_later_has_its_default(tmp_path):
         load_model(tmp_path, "captioning")
 
 
-def test_the_section_of_the_model_is_all_that_is_read_of_a_run(tmp_path):
+def test_only_the_model_section_of_a_run_config_is_read(tmp_path):
     captioner = build_captioner(config())
     save_model(tmp_path, captioner, config(), {"vocabulary": Vocabulary(WORDS)}, run=Run())
     text = (tmp_path / "config.yaml").read_text("utf-8")
@@ -365,7 +365,7 @@ def test_the_section_of_the_model_is_all_that_is_read_of_a_run(tmp_path):
         )
 
 
-def test_scores_are_kept(tmp_path):
+def test_metrics_round_trip(tmp_path):
     captioner = build_captioner(config())
     scores = {"CIDEr-D": 1.1250000000000002, "epoch": 3, "of": {"val": [1, None]}, "é": "ü"}
     save_model(tmp_path, captioner, config(), {"vocabulary": Vocabulary(WORDS)}, metrics=scores)
@@ -392,7 +392,7 @@ def test_scores_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "signature.json"])
-def test_files_that_repeat_may_be_stale_or_missing(tmp_path, name):
+def test_redundant_files_may_be_stale_or_missing(tmp_path, name):
     captioner = save(tmp_path)
     (tmp_path / name).write_text("{", "utf-8")
     assert same(weights_of(tmp_path), captioner.state_dict())
@@ -400,11 +400,11 @@ def test_files_that_repeat_may_be_stale_or_missing(tmp_path, name):
     assert same(weights_of(tmp_path), captioner.state_dict())
 
 
-def test_other_weights_in_place_of_the_captioners(tmp_path):
+def test_saving_tensors_other_than_the_models_own(tmp_path):
     captioner, other = build_captioner(config()), build_captioner(config())
     flat = torch.cat([tensor.flatten() for tensor in other.state_dict().values()])
     sizes = [tensor.numel() for tensor in other.state_dict().values()]
-    averaged = {  # views of one memory, as averaging over a flat buffer gives them
+    averaged = {  # views of one buffer, as weight averaging returns them
         name: part.view_as(tensor)
         for (name, tensor), part in zip(other.state_dict().items(), flat.split(sizes), strict=True)
     }
@@ -420,7 +420,7 @@ def test_other_weights_in_place_of_the_captioners(tmp_path):
     assert same(weights_of(tmp_path), before)
 
 
-def test_tensors_in_the_same_memory_or_in_another_order(tmp_path):
+def test_shared_and_transposed_tensors_can_be_saved(tmp_path):
     shared = torch.arange(6.0).view(2, 3)
     found = on_host({"a": shared, "b": shared, "c": shared.T, "d": shared[0], "e": shared[1]})
     save_file(found, tmp_path / "file")
@@ -431,7 +431,7 @@ def test_tensors_in_the_same_memory_or_in_another_order(tmp_path):
     assert torch.equal(torch.stack([loaded["d"], loaded["e"]]), shared)
 
 
-def test_files_that_stay_the_same_are_not_written(tmp_path):
+def test_unchanged_files_are_not_rewritten(tmp_path):
     save(tmp_path)
     names = ("config.yaml", "vocabulary.json", "model.safetensors")
     before = {name: (tmp_path / name).stat().st_ino for name in names}
@@ -443,7 +443,7 @@ def test_files_that_stay_the_same_are_not_written(tmp_path):
 
 
 def outcome(folder, *known):
-    """Which of the known weights a folder has; None if it is refused."""
+    """The index of the known weights that a folder holds; None if loading fails."""
     try:
         found = weights_of(folder)
     except ValueError:
@@ -452,7 +452,7 @@ def outcome(folder, *known):
     return which
 
 
-def a_model(words=WORDS, **overrides):
+def make_model(words=WORDS, **overrides):
     captioner = build_captioner(config(**overrides))
 
     def write(folder):
@@ -472,9 +472,9 @@ def a_model(words=WORDS, **overrides):
     ],
     ids=str,
 )
-def test_a_kill_leaves_the_old_model_or_the_new_one(tmp_path, other, linked):
-    old, write_old = a_model()
-    new, write_new = a_model(**other)
+def test_kill_leaves_the_old_or_the_new_model(tmp_path, other, linked):
+    old, write_old = make_model()
+    new, write_new = make_model(**other)
     folder = tmp_path / "model"
     write_new(tmp_path / "source")
     write_old(tmp_path / "old")
@@ -498,8 +498,8 @@ def test_a_kill_leaves_the_old_model_or_the_new_one(tmp_path, other, linked):
 
 
 @pytest.mark.slow
-def test_a_kill_during_the_first_save(tmp_path):
-    new, write = a_model()
+def test_kill_during_the_first_save_leaves_no_model(tmp_path):
+    new, write = make_model()
     found = [outcome(tmp_path / "model", new) for _ in kills(lambda: write(tmp_path / "model"))]
     assert found[0] is None
     assert found[-1] == 0
@@ -507,8 +507,8 @@ def test_a_kill_during_the_first_save(tmp_path):
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments(tmp_path):
-    both = a_model(), a_model()
+def test_random_kills_leave_a_whole_model(tmp_path):
+    both = make_model(), make_model()
     both[0][1](tmp_path)
 
     def replace(turn):
@@ -522,7 +522,7 @@ def test_kills_at_random_moments(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{}, {"layers": 2}], ids=str)
-def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch, other):
+def test_full_disk_leaves_the_old_model(tmp_path, monkeypatch, other):
     captioner = save(tmp_path)
 
     def full(number):
@@ -536,7 +536,7 @@ def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch, other):
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_a_limit_of_the_system_leaves_the_old_model(tmp_path):
+def test_file_size_limit_leaves_the_old_model(tmp_path):
     resource = pytest.importorskip("resource")
     captioner = save(tmp_path)
 
@@ -550,9 +550,9 @@ def test_a_limit_of_the_system_leaves_the_old_model(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_a_model_is_copied(tmp_path):
+def test_copy_model(tmp_path):
     source, target = tmp_path / "source", tmp_path / "deep" / "target"
-    first, write = a_model()
+    first, write = make_model()
     write(source)
     (source / "metrics.json").unlink()
     (source / "signature.json").write_text("{}", "utf-8")
@@ -565,15 +565,15 @@ def test_a_model_is_copied(tmp_path):
     about = json.loads((target / "signature.json").read_text("utf-8"))
     assert about["signature"] == model_signature(source)
     assert not (source / "model.safetensors").samefile(target / "model.safetensors")
-    second, write = a_model()
+    second, write = make_model()
     write(source)
     assert same(weights_of(target), first)
     copy_model(source, target)
     assert same(weights_of(target), second)
 
 
-def test_what_is_no_model_is_not_copied(tmp_path):
-    _, write = a_model()
+def test_copying_an_invalid_model_raises(tmp_path):
+    _, write = make_model()
     write(tmp_path / "model")
     copy_model(tmp_path / "model", tmp_path / "model")
     load_model(tmp_path / "model", "captioning")
@@ -587,9 +587,9 @@ def test_what_is_no_model_is_not_copied(tmp_path):
     load_model(tmp_path / "target", "captioning")
 
 
-def test_equal_models_are_equal_bytes_in_every_process(tmp_path):
-    # The library's order of the metadata depends on a process's own seed.
-    _, write = a_model()
+def test_equal_models_are_saved_as_equal_bytes_in_every_process(tmp_path):
+    # The library's metadata order depends on the hash seed of the process.
+    _, write = make_model()
     for name in ("a", "b", "c", "d"):
         assert end_of(fork(lambda name=name: write(tmp_path / name))) == 0
     found = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b", "c", "d")}

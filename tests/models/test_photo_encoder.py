@@ -1,4 +1,4 @@
-"""A captioner of pixels is a backbone and a captioner of regions, one after the other."""
+"""A photo captioner equals a backbone followed by a region captioner."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def images(count):
     return torch.randint(0, 256, (count, 3, 8, 8), generator=random, dtype=torch.uint8)
 
 
-def test_pixels_by_way_of_cells(photo):
+def test_photo_captioner_equals_backbone_and_region_captioner(photo):
     captioner, regions = photo
     given = images(3)
     words = torch.randint(0, 12, (3, 2, 4))
@@ -57,7 +57,7 @@ def test_pixels_by_way_of_cells(photo):
     torch.testing.assert_close(captioner(given, None, None, words), wanted)
 
 
-def test_searches_take_images(photo):
+def test_search_accepts_images(photo):
     captioner, regions = photo
     given = images(3)
     cells = captioner.encoder.backbone(given).detach()
@@ -69,7 +69,7 @@ def test_searches_take_images(photo):
     steps.load(images(3))
 
 
-def test_what_does_not_fit_is_refused(photo):
+def test_mismatched_sizes_raise(photo):
     captioner, _regions = photo
     with pytest.raises(ValueError, match=r"images must be \(images, 3, 8, 8\)"):
         captioner.encode(torch.zeros(2, 3, 9, 9))
@@ -80,6 +80,6 @@ def test_what_does_not_fit_is_refused(photo):
         CaptionerConfig(image_size=100)
 
 
-def test_boxes_are_no_weights(photo):
+def test_cell_boxes_are_not_saved_as_weights(photo):
     captioner, _ = photo
     assert not any("boxes" in name for name in captioner.state_dict())

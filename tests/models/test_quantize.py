@@ -1,4 +1,4 @@
-"""Weights in 8 bits against plain numpy, and models saved with them."""
+"""8-bit quantization against plain NumPy, and quantized models on disk."""
 
 import json
 
@@ -30,8 +30,8 @@ CONFIG = CaptionerConfig(
 )
 
 
-def rounded_plainly(matrix):
-    """Row by row, in double precision but for the scale."""
+def quantized_by_numpy(matrix):
+    """Quantizes row by row, in double precision except for the scale."""
     numbers, scales = np.zeros(matrix.shape, np.int8), []
     for index, row in enumerate(matrix.reshape(len(matrix), -1)):
         scale = np.float32(np.abs(row).max()) / np.float32(127)
@@ -49,23 +49,23 @@ def rounded_plainly(matrix):
     power=st.integers(-44, 37),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_rows_are_rounded_as_in_numpy(rows, rest, power, seed):
+def test_quantize_rows_equals_numpy(rows, rest, power, seed):
     random = np.random.default_rng(seed)
     matrix = random.standard_normal((rows, *rest)) * 10.0**power
     matrix[random.integers(rows)] *= random.choice([0, 1, -1])
     matrix = matrix.astype(np.float32)
     numbers, scale = quantize_rows(torch.from_numpy(matrix))
-    wanted, scales = rounded_plainly(matrix)
+    wanted, scales = quantized_by_numpy(matrix)
     assert np.array_equal(scale.numpy(), scales)
     assert np.array_equal(numbers.numpy(), wanted)
-    if power > -30:  # below, a scale has too few digits of its own
+    if power > -30:  # below that, the scale is subnormal and imprecise
         restored = dequantize_rows(numbers, scale)
         error = np.abs(restored.numpy() - matrix).reshape(rows, -1).max(1)
         assert (error <= scales * 0.5001).all()
         assert torch.equal(quantize_rows(restored)[0], numbers)
 
 
-def test_what_is_rounded_and_what_is_not():
+def test_quantize_weights_chooses_types():
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape):
@@ -77,17 +77,17 @@ def test_what_is_rounded_and_what_is_not():
         "half": random(300, 64).to(torch.bfloat16),
         "depthwise": random(1000, 1, 5, 5),
         "small": random(100, 64),
-        "delicate": random(300, 64),
+        "sensitive": random(300, 64),
         "too large": random(4, 4) * 1e6,
         "vector": random(100_000),
         "count": torch.tensor(7),
     }
-    found = quantize_weights(tensors, {"delicate"})
+    found = quantize_weights(tensors, {"sensitive"})
     kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in found.items()}
     assert kinds == {
         **dict.fromkeys(("matrix", "conv", "half"), "int8"),
         **{f"{name}.scale": "float32" for name in ("matrix", "conv", "half")},
-        **dict.fromkeys(("depthwise", "small", "delicate"), "float16"),
+        **dict.fromkeys(("depthwise", "small", "sensitive"), "float16"),
         **dict.fromkeys(("too large", "vector"), "float32"),
         "count": "int64",
     }
@@ -108,7 +108,7 @@ def test_what_is_rounded_and_what_is_not():
 
 @pytest.fixture
 def backbone():
-    """One with statistics of its own."""
+    """A backbone with random batch-norm statistics."""
     torch.manual_seed(0)
     network = build_backbone("efficientnet-lite0", size=64, pretrained=False)
     for module in network.modules():
@@ -120,7 +120,7 @@ def backbone():
     return network.eval()
 
 
-def test_settled_norms_say_the_same_and_fold_exactly(backbone):
+def test_absorbed_norms_keep_the_output_and_fold_exactly(backbone):
     names = set(backbone.state_dict())
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     with torch.inference_mode():
@@ -136,7 +136,7 @@ def test_settled_norms_say_the_same_and_fold_exactly(backbone):
         assert torch.equal(tensor, before[name.replace("conv.bias", "norm.bias")])
 
 
-def test_blocks_that_nothing_leads_around_are_delicate(backbone):
+def test_blocks_without_residual_are_sensitive(backbone):
     found = sensitive_weights(backbone)
     assert found <= set(backbone.state_dict())
     blocks = [part for part in backbone.modules() if isinstance(part, Block)]
@@ -146,7 +146,7 @@ def test_blocks_that_nothing_leads_around_are_delicate(backbone):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A captioner and the folder it was saved to, in 8 bits."""
+    """A captioner and the folder to which it was saved in 8 bits."""
     torch.manual_seed(0)
     captioner = build_captioner(CONFIG)
     save_model(
@@ -160,7 +160,7 @@ def saved(tmp_path):
     return captioner, tmp_path / "model"
 
 
-def test_a_rounded_model_is_opened_as_any_other(saved, tmp_path):
+def test_quantized_model_is_loaded_like_any_other(saved, tmp_path):
     captioner, folder = saved
     found, config, companions = load_model(folder, "captioning")
     vocabulary = companions["vocabulary"]
@@ -181,7 +181,7 @@ def test_a_rounded_model_is_opened_as_any_other(saved, tmp_path):
         load_model(tmp_path / "copy", "captioning")[0].decoder.embed.weight,
         found.decoder.embed.weight,
     )
-    # The same in half precision: what is rounded is the value, not the type.
+    # Half precision too: the values are quantized, whatever their type.
     save_model(
         tmp_path / "half", captioner.bfloat16(), CONFIG, {"vocabulary": VOCABULARY}, quantize=True
     )
@@ -190,7 +190,7 @@ def test_a_rounded_model_is_opened_as_any_other(saved, tmp_path):
     )
 
 
-def test_flipped_bits_are_refused(saved):
+def test_flipped_bits_raise(saved):
     path = saved[1] / WEIGHTS
     content = path.read_bytes()
     random = np.random.default_rng(0)
@@ -224,7 +224,7 @@ def test_flipped_bits_are_refused(saved):
         (lambda tensors, about: about.pop("rounding"), "does not fit config.yaml"),
     ],
 )
-def test_what_was_never_written_like_this_is_refused(change, message, saved):
+def test_inconsistent_quantized_files_raise(change, message, saved):
     path = saved[1] / WEIGHTS
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")

@@ -1,4 +1,4 @@
-"""Up-Down and AoA against their published equations, spelled out in NumPy one caption at a time."""
+"""Up-Down and AoA against their published equations in NumPy, one caption at a time."""
 
 import math
 
@@ -18,7 +18,7 @@ DECODERS = ("up-down", "aoa")
 
 
 def build(decoder, dtype=torch.float64, **overrides):
-    """A small model whose every parameter is random."""
+    """A small model; all its parameters are random."""
     captioner = build_captioner("san", **SMALL, decoder=decoder, **overrides).double().eval()
     with torch.no_grad():
         for parameter in captioner.parameters():
@@ -44,8 +44,8 @@ def softmax(x):
     return grown / grown.sum()
 
 
-class Slow:
-    """The two models for one image and one caption, on the weights of a captioner."""
+class NumpyReference:
+    """Both models in NumPy, for one image and one caption, with the weights of a captioner."""
 
     def __init__(self, captioner):
         self.weights = {k: v.detach().numpy() for k, v in captioner.state_dict().items()}
@@ -66,7 +66,7 @@ class Slow:
         return scaled * self.weights[name + ".weight"] + self.weights[name + ".bias"]
 
     def heads(self, name, query, elements):
-        """Multi-head attention of one query to some elements, the heads side by side."""
+        """Multi-head attention of one query over elements; the heads are concatenated."""
         q = self.dense(name + ".query", query)
         found = []
         for part in np.split(np.arange(16), 2):
@@ -137,28 +137,28 @@ class Slow:
         return np.stack(logits)
 
 
-def test_up_down_is_what_was_published():
+def test_up_down_equals_published_equations():
     captioner = build("up-down")
     features, mask = regions(images=4)
     words = torch.randint(0, 11, (4, 3, 6))
     found = captioner(features, None, mask, words).detach().numpy()
     for image, real in enumerate(mask.sum(1).tolist()[:-1]):
         for caption in range(3):
-            expected = Slow(captioner).up_down(
+            expected = NumpyReference(captioner).up_down(
                 features[image, :real].numpy(), words[image, caption].tolist()
             )
             np.testing.assert_allclose(found[image, caption], expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_aoa_is_what_was_published(place):
+def test_aoa_equals_published_equations(place):
     captioner = build("aoa", norm_place=place)
     features, mask = regions(images=4)
     words = torch.randint(0, 11, (4, 3, 6))
     found = captioner(features, None, mask, words).detach().numpy()
     for image, real in enumerate(mask.sum(1).tolist()[:-1]):
         for caption in range(3):
-            expected = Slow(captioner).aoa(
+            expected = NumpyReference(captioner).aoa(
                 features[image, :real].numpy(), words[image, caption].tolist(), place
             )
             np.testing.assert_allclose(found[image, caption], expected, atol=1e-10)
@@ -167,7 +167,7 @@ def test_aoa_is_what_was_published(place):
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(("count", "masked"), [(5, True), (5, False), (8, False), (0, True)])
 @torch.inference_mode()
-def test_steps_equal_the_whole_caption_also_when_captions_change_places(decoder, count, masked):
+def test_steps_equal_full_decoding_with_reordered_captions(decoder, count, masked):
     captioner = build(decoder)
     features, mask = regions(count=count)
     mask = mask if masked else None
@@ -190,7 +190,7 @@ def test_steps_equal_the_whole_caption_also_when_captions_change_places(decoder,
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @torch.inference_mode()
-def test_padding_and_company_change_nothing(decoder):
+def test_output_does_not_depend_on_padding_or_batch(decoder):
     captioner = build(decoder)
     features, mask = regions()
     spoilt = features.masked_fill(~mask.unsqueeze(2), math.nan)
@@ -209,7 +209,7 @@ def test_padding_and_company_change_nothing(decoder):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @torch.inference_mode()
-def test_other_images_in_the_same_buffers(decoder):
+def test_steps_can_load_other_images(decoder):
     captioner = build(decoder)
     features, mask = regions()
     steps = CaptionerSteps(captioner, features.clone().fill_(math.nan), None, mask)
@@ -238,7 +238,7 @@ def test_gradients_reach_every_weight_under_autocast(decoder):
     logits.float().log_softmax(-1)[..., 0].sum().backward()
     for name, parameter in captioner.named_parameters():
         assert parameter.grad.isfinite().all(), name
-        # All scores of an image move alike with a shift of the keys.
+        # A bias of the keys shifts all scores of an image alike, so its gradient is zero.
         assert parameter.grad.abs().sum() > 0 or name.endswith("key.bias"), name
 
 
@@ -257,7 +257,7 @@ def test_half_precision(decoder, dtype, tolerance):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_dropout_is_in_training_alone_and_can_be_taken_out(decoder):
+def test_dropout_acts_only_in_training_and_can_be_set_to_zero(decoder):
     captioner = build(decoder).train()
     features, mask = regions()
     words = torch.randint(0, 11, (3, 2, 4))
@@ -269,7 +269,7 @@ def test_dropout_is_in_training_alone_and_can_be_taken_out(decoder):
     )
 
 
-def test_aoa_may_have_norms_and_geometry():
+def test_aoa_supports_norms_and_geometry():
     captioner = build("aoa", norm="instance", geometry="query")
     assert captioner.encoder.needs_boxes
     features, mask = regions()
@@ -279,7 +279,7 @@ def test_aoa_may_have_norms_and_geometry():
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_attention_maps_are_refused(decoder):
+def test_recording_attention_raises(decoder):
     captioner = build(decoder)
     features, mask = regions()
     memory = captioner.encode(features, None, mask)
@@ -297,12 +297,12 @@ def test_attention_maps_are_refused(decoder):
         (dict(geometry="relation-plus-one+query"), "relation-plus-one cannot be part of a sum"),
     ],
 )
-def test_what_does_not_fit_is_refused(keys, match):
+def test_unsupported_combinations_raise(keys, match):
     with pytest.raises(ValueError, match=match):
         CaptionerConfig(**keys)
 
 
-def test_a_named_model_has_the_transformer_decoder():
+def test_named_models_use_the_transformer_decoder():
     config = CaptionerConfig.for_model("san", decoder="aoa")
     assert config.as_model("ng-san") == CaptionerConfig()
     CaptionerConfig().require_transformer("an export")

@@ -19,7 +19,7 @@ VARIANTS = {
 
 
 def build(dtype=torch.float64, **overrides):
-    """A small model whose every parameter is random."""
+    """A small model; all its parameters are random."""
     captioner = build_captioner("san", **SMALL, **overrides).double().eval()
     with torch.no_grad():
         for parameter in captioner.parameters():
@@ -39,7 +39,7 @@ def regions(captioner, images=3, count=5, seed=0):
 
 
 def assert_steps_equal_decode(captioner, features, mask, *, width, max_length, steps=None, **close):
-    """Writes random words, drops and doubles captions at random, and decodes all anew."""
+    """Feeds random words with random reordering, and compares with a full decoding."""
     images = features.shape[0]
     memory = captioner.encode(features, None, mask)
     steps = CaptionerSteps(captioner, features, None, mask) if steps is None else steps
@@ -60,7 +60,7 @@ def assert_steps_equal_decode(captioner, features, mask, *, width, max_length, s
 
 
 @torch.inference_mode()
-def test_steps_equal_the_whole_caption_decoded_anew():
+def test_steps_equal_full_decoding():
     for variant in VARIANTS.values():
         captioner = build(**variant)
         features, mask = regions(captioner)
@@ -83,7 +83,7 @@ def test_steps_in_lower_precision(dtype, tolerance):
 
 @torch.inference_mode()
 def test_images_without_regions():
-    """All masked out, or no place for regions at all."""
+    """All regions masked, or zero regions."""
     captioner = build()
     features, mask = regions(captioner)
     nothing = torch.zeros_like(mask)
@@ -108,7 +108,7 @@ def test_any_number_of_regions():
 
 
 @torch.inference_mode()
-def test_padding_may_hold_anything():
+def test_nan_in_padding_does_not_change_steps():
     captioner = build()
     features, mask = regions(captioner)
     spoilt = features.masked_fill(~mask.unsqueeze(2), math.nan)
@@ -122,7 +122,7 @@ def test_padding_may_hold_anything():
 
 
 @torch.inference_mode()
-def test_nothing_is_remembered_when_captions_begin_anew():
+def test_start_clears_the_cache():
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features, None, mask)
@@ -133,8 +133,8 @@ def test_nothing_is_remembered_when_captions_begin_anew():
 
 
 @torch.inference_mode()
-def test_images_that_are_no_numbers_leave_no_trace():
-    """What a slot holds is out of sight only if it is a number."""
+def test_nan_features_leave_no_trace_in_the_cache():
+    """Masking hides old cache entries only if they are finite."""
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features.clone().fill_(math.nan), None, mask)
@@ -144,7 +144,7 @@ def test_images_that_are_no_numbers_leave_no_trace():
 
 
 @torch.inference_mode()
-def test_other_images_in_the_same_buffers():
+def test_steps_can_load_other_images():
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features, None, mask)
@@ -153,12 +153,12 @@ def test_other_images_in_the_same_buffers():
     another_mask = another_mask.flip(0)
     steps.load(others, None, another_mask)
     assert_steps_equal_decode(captioner, others, another_mask, width=2, max_length=4, steps=steps)
-    steps.load(features, None, mask)  # and loaded before captions of another number begin
+    steps.load(features, None, mask)  # loaded before `start` with another width
     assert_steps_equal_decode(captioner, features, mask, width=3, max_length=5, steps=steps)
 
 
-def test_a_search_goes_on_with_other_images():
-    """Nobody has to know in which mode the buffers were made."""
+def test_search_runs_again_after_loading_other_images():
+    """It works outside inference mode too."""
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features, None, mask)
@@ -171,7 +171,7 @@ def test_a_search_goes_on_with_other_images():
 
 
 @torch.inference_mode()
-def test_weights_that_have_changed_come_with_the_next_images():
+def test_changed_weights_take_effect_at_the_next_load():
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features, None, mask)
@@ -183,8 +183,8 @@ def test_weights_that_have_changed_come_with_the_next_images():
 
 
 @torch.inference_mode()
-def test_what_was_given_stays_the_caller_s():
-    """Other images are loaded into copies."""
+def test_load_does_not_write_to_the_callers_tensors():
+    """`load` writes to copies."""
     captioner = build()
     features, mask = regions(captioner)
     mine = features.clone(), mask.clone()
@@ -196,7 +196,7 @@ def test_what_was_given_stays_the_caller_s():
 
 
 @torch.inference_mode()
-def test_images_of_another_shape_are_refused():
+def test_loading_another_shape_raises():
     captioner = build()
     features, mask = regions(captioner)
     steps = CaptionerSteps(captioner, features, None, mask)
@@ -210,7 +210,7 @@ def test_images_of_another_shape_are_refused():
 
 @torch.inference_mode()
 def test_nothing_is_computed_twice():
-    """Regions are encoded once, with their keys and values; a step sees one word a caption."""
+    """Regions are encoded once, with their keys and values; a step sees one word per caption."""
     captioner = build()
     features, mask = regions(captioner)
     calls = []
@@ -234,7 +234,7 @@ def test_nothing_is_computed_twice():
 
 @pytest.mark.parametrize("images", [2, 40])
 @torch.inference_mode()
-def test_log_probs_of_a_beam_are_those_of_teacher_forcing(images):
+def test_beam_log_probs_equal_teacher_forcing(images):
     captioner = build()
     features, mask = regions(captioner, images=images)
     steps = CaptionerSteps(captioner, features, None, mask)

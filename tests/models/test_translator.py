@@ -1,4 +1,4 @@
-"""Translators: against PyTorch's own layers, published sizes, and themselves with padding."""
+"""Translators against PyTorch's layers and published sizes; independence of padding."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ MODELS = ["transformer", "transformer-nsa"]
 def small(model="transformer-nsa", **overrides):
     torch.manual_seed(1)
     translator = build_translator(model, **{**SMALL, **overrides}).double().eval()
-    with torch.no_grad():  # shifts and scales that are not at their beginnings
+    with torch.no_grad():  # biases and scales away from their initial values
         for parameter in translator.parameters():
             if parameter.ndim == 1:
                 parameter += 0.2 * torch.randn_like(parameter)
@@ -40,7 +40,7 @@ def copy_attention(theirs: nn.MultiheadAttention, ours):
 
 
 def copy_layer(theirs, ours):
-    """Gives the weights of one of our layers to one of PyTorch's."""
+    """Copies the weights of one of our layers to PyTorch's layer."""
     theirs.linear1.load_state_dict(ours.feedforward.widen.state_dict())
     theirs.linear2.load_state_dict(ours.feedforward.narrow.state_dict())
     if isinstance(theirs, nn.TransformerEncoderLayer):
@@ -56,7 +56,7 @@ def copy_layer(theirs, ours):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_equals_pytorchs_transformer(place):
+def test_equals_pytorch_transformer(place):
     ours = small("transformer", norm_place=place)
     theirs = nn.Transformer(
         32, 4, 2, 2, 64, 0.0, batch_first=True, norm_first=place == "pre", dtype=torch.double
@@ -90,7 +90,7 @@ def test_equals_pytorchs_transformer(place):
     torch.testing.assert_close(found, expected @ matrix.T)
 
 
-def test_sizes_are_transformer_bases():
+def test_parameter_count_matches_transformer_base():
     # Each projection of attention has 512 x 512 + 512 numbers, each layer norm 2 x 512.
     attention, norm = 4 * (512 * 512 + 512), 2 * 512
     dense = 512 * 2048 + 2048 + 2048 * 512 + 512
@@ -103,7 +103,7 @@ def test_sizes_are_transformer_bases():
         assert 60e6 < count < 65e6  # Vaswani et al. 2017, Table 3, gives 65 million
 
 
-def test_nsa_is_in_every_encoder_layer_and_nowhere_else():
+def test_nsa_normalizes_every_encoder_layer_only():
     plain, normed = small("transformer"), small()
     norms = [name for name, part in normed.named_modules() if isinstance(part, InstanceNorm)]
     assert norms == [f"encoder.layers.{layer}.attention.query_norm" for layer in range(2)]
@@ -115,7 +115,7 @@ def test_nsa_is_in_every_encoder_layer_and_nowhere_else():
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("backend", ["fused", "explicit"])
-def test_padding_and_neighbours_change_nothing(name, backend):
+def test_output_does_not_depend_on_padding_or_batch(name, backend):
     model = small(name, backend=backend)
     source, mask = sentences()
     words = torch.randint(1, 50, (3, 5))
@@ -128,7 +128,7 @@ def test_padding_and_neighbours_change_nothing(name, backend):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_later_words_change_nothing(name):
+def test_later_words_do_not_change_earlier_logits(name):
     model = small(name)
     source, mask = sentences()
     words = torch.randint(1, 50, (3, 6))
@@ -142,7 +142,7 @@ def test_later_words_change_nothing(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_equal_the_whole(name):
+def test_steps_equal_full_decoding(name):
     model = small(name)
     source, mask = sentences()
     words = torch.randint(1, 50, (3, 2, 6))
@@ -158,7 +158,7 @@ def test_steps_equal_the_whole(name):
     torch.testing.assert_close(again, model(more, more_mask, words[:, 0, :1]).expand(-1, 2, -1))
 
 
-def test_beam_search_writes_translations():
+def test_beam_search_scores_use_the_length_penalty():
     source, mask = sentences()
     written = Beam(TranslatorSteps(small(), source, mask), beam=4, length_penalty=0.6).run()
     assert written.words.shape == (3, 1, 20)
@@ -181,12 +181,12 @@ def test_word_vectors_are_stored_once():
         ("vocab_size", 1, "vocab_size: 1 must be at least 2"),
     ],
 )
-def test_wrong_values_are_named(key, value, message):
+def test_invalid_config_values_raise(key, value, message):
     with pytest.raises(ValueError, match=message):
         build_translator("transformer", **{**SMALL, key: value})
 
 
-def test_wrong_inputs_are_named():
+def test_invalid_inputs_raise():
     model = small()
     with pytest.raises(ValueError, match="source must be \\(sentences, words\\)"):
         model.encode(torch.zeros(3, 4))

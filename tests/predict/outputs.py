@@ -1,4 +1,4 @@
-"""Captions in the shape that tests compare."""
+"""Captions in the form that tests compare."""
 
 from ngsan.config import DecodingConfig
 

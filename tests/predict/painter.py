@@ -1,4 +1,4 @@
-"""A stand-in for a model of photographs: it names the colours of the four quarters of an image."""
+"""A fake photo captioner that names the colours of the four quarters of an image."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ NAMES = list(COLOURS)
 
 
 class Steps:
-    """Words by how near their colours are; after four words the caption ends."""
+    """Scores words by colour distance; the caption ends after four words."""
 
     device = None
 
@@ -45,7 +45,7 @@ class Steps:
 
 
 class Painter(OnnxBackend):
-    """A backend without graphs; it notes how many images it is given at a time."""
+    """A backend without graphs that records the batch sizes."""
 
     image_size = 16
     config = SimpleNamespace(frame_grid=0)
@@ -75,12 +75,12 @@ class Painter(OnnxBackend):
 
 
 def open_painter():
-    """A captioner whose backend is a painter."""
+    """A captioner with a `Painter` as its backend."""
     return Captioner(Painter())
 
 
 def paint(names="red green blue grey", size=(64, 48)):
-    """A picture of which this is the caption."""
+    """An image whose caption is `names`."""
     width, height = size
     pixels = np.empty((height, width, 3), np.uint8)
     top, left = slice(None, height // 2), slice(None, width // 2)

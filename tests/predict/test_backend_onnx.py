@@ -1,4 +1,4 @@
-"""Exports captioned with NumPy and ONNX Runtime, against PyTorch's model and search."""
+"""Captions of exports with NumPy and ONNX Runtime, against PyTorch's model and search."""
 
 import re
 import subprocess
@@ -53,7 +53,7 @@ def exported(folder):
 
 
 def regions(*counts):
-    """Random regions, N of each image; the padding is NaN."""
+    """Random regions, `counts[i]` for image i; the padding is NaN."""
     random = np.random.default_rng(sum(counts))
     shape = (len(counts), max(counts, default=0))
     features = random.standard_normal((*shape, CONFIG.feature_dim)).astype("f4")
@@ -82,7 +82,7 @@ def assert_same(ours, theirs):
             np.testing.assert_allclose(found.attention, wanted.attention, atol=1e-4)
 
 
-def test_random_settings_give_the_captions_of_torch(folder, exported):
+def test_captions_equal_torch_for_random_settings(folder, exported):
     on_torch = ngsan.load(folder / "model")
     for counts in ((9,), (4, 7, 1), (5, 0), (0,)):
         images = regions(*counts)
@@ -98,15 +98,15 @@ def test_random_settings_give_the_captions_of_torch(folder, exported):
                 assert_same(n_best(exported, *images, **keys), wanted)
 
 
-def test_captions_end_and_are_cut_off(exported):
-    # Otherwise the comparison above would have missed one or the other.
+def test_captions_end_or_are_cut_off(exported):
+    # The comparison above covers both cases.
     (first,) = exported.caption_regions(*regions(9), method="sample", num_return=30, max_length=6)
     captions = [first, *first.others]
     cut = {len(caption.word_log_probabilities) == len(caption.words) for caption in captions}
     assert cut == {True, False}
 
 
-def test_arrays_of_other_types(exported):
+def test_other_array_types_and_tensors_are_accepted(exported):
     features, boxes, mask = regions(4, 7)
     wanted = n_best(exported, features, boxes, mask)
     doubles = (np.asfortranarray(features.astype("f8")), boxes.astype("f8"), mask)
@@ -118,7 +118,7 @@ def test_arrays_of_other_types(exported):
     assert exported.caption_regions(features[:0], boxes[:0], mask[:0]) == []
 
 
-def test_several_threads_at_a_time(exported):
+def test_captioner_is_thread_safe(exported):
     images = [regions(count) for count in range(3, 11)]
     wanted = [exported.caption_regions(*image) for image in images]
     with ThreadPoolExecutor(4) as pool:
@@ -126,7 +126,7 @@ def test_several_threads_at_a_time(exported):
     assert found == wanted
 
 
-def test_wrong_arrays_are_rejected(exported):
+def test_invalid_arrays_raise(exported):
     features, boxes, mask = regions(3)
     for change, message in (
         (dict(features=np.zeros((1, 3, 5), "f4")), r"features must be \(images, regions, 6\)"),
@@ -145,7 +145,7 @@ def test_wrong_arrays_are_rejected(exported):
             exported.caption_regions(**given)
 
 
-def test_a_bad_box_is_named_and_padding_is_ignored(exported):
+def test_invalid_box_is_named_and_padding_is_ignored(exported):
     features, boxes, mask = regions(2, 5, 3)
     boxes[2, 1, 2] = 0
     with pytest.raises(ValueError, match="box 1 of image 2 is"):

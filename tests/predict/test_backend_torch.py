@@ -1,4 +1,4 @@
-"""Captions by PyTorch against teacher forcing, in every way of decoding."""
+"""Captions by PyTorch against teacher forcing, with every decoding method."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ DECODINGS = {
 
 
 def build(seed=0, model="ng-san", dtype=torch.float64, **overrides):
-    """A small model that says many things; in double precision nothing is a tie."""
+    """A small model with varied captions, in double precision to avoid ties."""
     torch.manual_seed(seed)
     captioner = build_captioner(model, **{**SMALL, **overrides}).double().eval()
     with torch.no_grad():
@@ -44,22 +44,22 @@ def build(seed=0, model="ng-san", dtype=torch.float64, **overrides):
 
 @pytest.fixture
 def images(make_boxes):
-    """Features, boxes and mask of six images with 5, 4, 3, 2, 1 and no region."""
+    """Features, boxes and mask of six images with 5, 4, 3, 2, 1 and 0 regions."""
     features = 3 * torch.randn(6, 5, 7, dtype=torch.float64)
     mask = torch.arange(5) < torch.arange(5, -1, -1)[:, None]
     return features, make_boxes(6, 5), mask
 
 
-def same(one, other, atol=1e-5):
-    """Whether two lists of captions are the same up to rounding."""
+def assert_same(one, other, atol=1e-5):
+    """Asserts that two lists of captions are equal up to rounding."""
     assert [c.ids for c in one] == [c.ids for c in other]
     for a, b in zip(one, other, strict=True):
         assert a.score == pytest.approx(b.score, abs=atol)
         assert a.word_log_probabilities == pytest.approx(b.word_log_probabilities, abs=atol)
 
 
-def forced(captioners, images, image, words, max_length):
-    """The log-probabilities of words and of their end in a teacher-forced pass, averaged."""
+def teacher_forced(captioners, images, image, words, max_length):
+    """The log-probabilities of words and end token by teacher forcing, averaged over models."""
     features, boxes, mask = (part[image : image + 1] for part in images)
     given = torch.tensor([[0, *words]])[:, :max_length]
     with torch.no_grad():
@@ -71,13 +71,13 @@ def forced(captioners, images, image, words, max_length):
 
 @pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
 @pytest.mark.parametrize("count", [1, 3], ids=["one", "ensemble"])
-def test_probabilities_are_those_of_teacher_forcing(images, decoding, count):
+def test_probabilities_equal_teacher_forcing(images, decoding, count):
     captioners = [build(seed) for seed in range(count)]
     predictor = Captioner.from_model(captioners[0] if count == 1 else captioners, VOCABULARY)
     for image, captions in enumerate(n_best(predictor, *images, decoding=decoding)):
         assert captions
         for caption in captions:
-            expected = forced(captioners, images, image, caption.ids, decoding.max_length)
+            expected = teacher_forced(captioners, images, image, caption.ids, decoding.max_length)
             assert caption.word_log_probabilities == pytest.approx(expected, abs=1e-4)
             assert caption.log_probability == pytest.approx(sum(expected), abs=1e-4)
             power = decoding.length_penalty if decoding.method == "beam" else 0.0
@@ -89,7 +89,7 @@ def test_probabilities_are_those_of_teacher_forcing(images, decoding, count):
 
 @pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
 @pytest.mark.parametrize("model", ["ng-san", "san"])
-def test_neighbours_order_and_padding_change_nothing(images, decoding, model):
+def test_captions_do_not_depend_on_batch_order_or_padding(images, decoding, model):
     features, boxes, mask = images
     captioner = build(model=model)
     together = n_best(Captioner.from_model(captioner, VOCABULARY), *images, decoding=decoding)
@@ -99,7 +99,7 @@ def test_neighbours_order_and_padding_change_nothing(images, decoding, model):
             features[image : image + 1, real], boxes[image : image + 1, real],
             decoding=decoding, first=image,
         )  # fmt: skip
-        same(alone[0], together[image])
+        assert_same(alone[0], together[image])
     spoilt, nowhere = features.clone(), boxes.clone()
     spoilt[~mask], nowhere[~mask] = math.nan, math.nan
     more = [torch.nn.functional.pad(x, (0, 0, 0, 4), value=9.0) for x in (spoilt, nowhere)]
@@ -110,8 +110,8 @@ def test_neighbours_order_and_padding_change_nothing(images, decoding, model):
         decoding=decoding,
     )
     for image in range(6):
-        same(padded[image], together[image])
-    if decoding.method != "sample":  # samples belong to the number of an image
+        assert_same(padded[image], together[image])
+    if decoding.method != "sample":  # samples are seeded by the image's index
         order = torch.tensor([3, 0, 5, 1, 4, 2])
         shuffled = n_best(
             Captioner.from_model(captioner, VOCABULARY),
@@ -119,11 +119,11 @@ def test_neighbours_order_and_padding_change_nothing(images, decoding, model):
             decoding=decoding,
         )
         for place, image in enumerate(order.tolist()):
-            same(shuffled[place], together[image])
+            assert_same(shuffled[place], together[image])
 
 
 @pytest.mark.parametrize("method", ["beam", "sample"])
-def test_five_hundred_images_one_by_one(make_boxes, method):
+def test_batch_of_500_equals_single_images(make_boxes, method):
     features, boxes = 3 * torch.randn(500, 3, 7, dtype=torch.float64), make_boxes(500, 3)
     decoding = DecodingConfig(method=method, max_length=5)
     predictor = Captioner.from_model(build(), VOCABULARY)
@@ -133,18 +133,18 @@ def test_five_hundred_images_one_by_one(make_boxes, method):
     assert {len(captions[0].ids) for captions in together} > {0, 2, 5}
     for image in range(0, 500, 20):
         alone = slice(image, image + 1)
-        same(
+        assert_same(
             n_best(predictor, features[alone], boxes[alone], decoding=decoding, first=image)[0],
             together[image],
         )
     for part in (slice(0, 250), slice(250, 500)):
         half = n_best(predictor, features[part], boxes[part], decoding=decoding, first=part.start)
         for one, other in zip(half, together[part], strict=True):
-            same(one, other)
+            assert_same(one, other)
 
 
-def test_batches_of_any_kind_in_any_order(images):
-    """A predictor keeps buffers of the last few kinds of batches; they do not get mixed up."""
+def test_cached_buffers_are_not_mixed_up(images):
+    """A predictor keeps the buffers of the last few kinds of batches."""
     predictor = Captioner.from_model(build(), VOCABULARY)
     kinds = [*DECODINGS.values()] * 2 + [DECODINGS["beam"], DECODINGS["sample"]] * 2
     for turn, decoding in enumerate(kinds):
@@ -156,11 +156,11 @@ def test_batches_of_any_kind_in_any_order(images):
         for one, other in zip(
             n_best(predictor, *part, decoding=decoding, first=first), fresh, strict=True
         ):
-            same(one, other)
+            assert_same(one, other)
 
 
-def test_a_predictor_follows_a_model_in_training(images):
-    """Weights may change, and the mode may, between two batches."""
+def test_predictor_sees_changed_weights_and_mode(images):
+    """Weights and training mode may change between two batches."""
     captioner = build(dropout=0.5)
     predictor = Captioner.from_model(captioner, VOCABULARY)
     before = n_best(predictor, *images)
@@ -171,12 +171,12 @@ def test_a_predictor_follows_a_model_in_training(images):
     after = n_best(predictor, *images)
     fresh = n_best(Captioner.from_model(captioner.eval(), VOCABULARY), *images)
     for image in range(6):
-        same(after[image], fresh[image])
+        assert_same(after[image], fresh[image])
     assert [c[0].log_probability for c in before] != [c[0].log_probability for c in after]
 
 
 @pytest.mark.parametrize("name", ["beam", "sample"])
-def test_a_bad_batch_does_not_spoil_the_next(images, name):
+def test_nan_batch_does_not_affect_the_next(images, name):
     features, boxes, mask = images
     decoding = DECODINGS[name]
     predictor = Captioner.from_model(build(), VOCABULARY)
@@ -186,11 +186,11 @@ def test_a_bad_batch_does_not_spoil_the_next(images, name):
     with pytest.raises(ValueError, match="NaN in the scores of 1 of 6"):
         n_best(predictor, bad, boxes, mask, decoding=decoding)
     for one, other in zip(n_best(predictor, *images, decoding=decoding), expected, strict=True):
-        same(one, other)
+        assert_same(one, other)
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one", "ensemble"])
-def test_attention_is_that_of_the_decoder_s_last_layer(images, count):
+def test_attention_equals_the_last_decoder_layer(images, count):
     captioners = [build(seed) for seed in range(count)]
     decoding = DECODINGS["beam"]
     captions = n_best(
@@ -246,7 +246,7 @@ def test_no_images_and_no_regions(decoding):
         decoding=decoding,
     )
     for one, other in zip(bare, hidden, strict=True):
-        same(one, other)
+        assert_same(one, other)
 
 
 def test_samples_differ_between_images_and_seeds():
@@ -261,10 +261,10 @@ def test_samples_differ_between_images_and_seeds():
     assert [[c.ids for c in x] for x in other] != [[c.ids for c in x] for x in captions]
 
 
-def test_the_unknown_word_is_written_only_if_allowed(images):
+def test_unknown_word_needs_allow_unknown(images):
     captioner = build()
     with torch.no_grad():
-        captioner.decoder.output.bias[10] += 50.0  # it would write nothing else
+        captioner.decoder.output.bias[10] += 50.0  # otherwise it writes only this word
     predictor = Captioner.from_model(captioner, VOCABULARY)
     for decoding in DECODINGS.values():
         for of_image in n_best(predictor, *images, decoding=decoding):
@@ -273,7 +273,7 @@ def test_the_unknown_word_is_written_only_if_allowed(images):
     assert {caption.text for of_image in captions for caption in of_image} == {"<unk> <unk> <unk>"}
 
 
-def test_captions_keep_to_the_conditions(images):
+def test_captions_satisfy_the_constraints(images):
     predictor = Captioner.from_model(build(), VOCABULARY)
     decoding = DecodingConfig(
         max_length=7, num_return=3, prefix="a red", require="dog", forbid="man grass", min_length=4,
@@ -289,7 +289,7 @@ def test_captions_keep_to_the_conditions(images):
             assert words[-1] not in ("a", "on", "with")
 
 
-def test_bad_endings_are_allowed_unless_asked_not_to_be(images):
+def test_no_bad_ending_prevents_bad_endings(images):
     captioner = build()
     with torch.no_grad():
         captioner.decoder.output.bias[6] += 50.0  # with, with, with
@@ -302,8 +302,8 @@ def test_bad_endings_are_allowed_unless_asked_not_to_be(images):
         assert captions[0].text.split()[-1] not in ("a", "on", "with")
 
 
-def test_fewer_captions_than_asked_for(images):
-    """Only the empty one and the prefix with one more word are left."""
+def test_fewer_captions_than_num_return(images):
+    """Only the prefix, and the prefix with one more word, are possible."""
     decoding = DecodingConfig(
         beam=9, num_return=9, max_length=2, prefix="a", forbid="man on horse Horse dog grass with a"
     )
@@ -326,7 +326,7 @@ def test_fewer_captions_than_asked_for(images):
     ],
 )
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-def test_conditions_that_cannot_be_met_are_errors(images, keys, message, method):
+def test_impossible_constraints_raise(images, keys, message, method):
     predictor = Captioner.from_model(build(), VOCABULARY)
     with pytest.raises(ValueError, match=message):
         n_best(predictor, *images, decoding=DecodingConfig(method=method, **keys))
@@ -349,7 +349,7 @@ def test_conditions_that_cannot_be_met_are_errors(images, keys, message, method)
         ({"diversity": -0.1}, "diversity: -0.1"),
     ],
 )
-def test_decoding_configurations_are_checked(keys, message):
+def test_decoding_config_is_validated(keys, message):
     if message is None:
         assert DecodingConfig(**keys).beam == 2
     else:
@@ -357,7 +357,7 @@ def test_decoding_configurations_are_checked(keys, message):
             DecodingConfig(**keys)
 
 
-def test_wrong_input_is_an_error(images):
+def test_invalid_inputs_raise(images):
     features, boxes, mask = images
     captioner = build()
     predictor = Captioner.from_model(captioner, VOCABULARY)
@@ -380,8 +380,8 @@ def test_wrong_input_is_an_error(images):
         n_best(predictor, features, boxes, mask)
 
 
-def test_a_refused_batch_does_not_spoil_the_next(images):
-    """The batch has the shape of the one before, whose buffers are used again."""
+def test_rejected_batch_does_not_affect_the_next(images):
+    """The rejected batch has the shape of the previous one, so its buffers are reused."""
     features, boxes, mask = images
     predictor = Captioner.from_model(build(), VOCABULARY)
     expected = n_best(predictor, *images)
@@ -389,4 +389,4 @@ def test_a_refused_batch_does_not_spoil_the_next(images):
         with pytest.raises(ValueError, match="mask"):
             n_best(predictor, features.flip(0), boxes.flip(0), wrong)
     for one, other in zip(n_best(predictor, *images), expected, strict=True):
-        same(one, other)
+        assert_same(one, other)

@@ -1,4 +1,4 @@
-"""Captions of clips, with a small model of random weights and the eyes of the photo model."""
+"""Captions of clips, with a small random model on the photo model's features."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ def clips():
     return [render_moving(scene, 64) for scene in scenes]
 
 
-def test_features_are_means_of_cells(clips):
+def test_frame_features_are_cell_means_and_changes(clips):
     photos = OnnxBackend(PHOTO_MODEL, threads=1)
     squares = np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0][:2]])
     cells, _ = photos.describe(squares)
@@ -80,7 +80,7 @@ def test_features_are_means_of_cells(clips):
             FrameDescriber(photos, bad)
 
 
-def test_captions_of_clips(captioner, clips, tmp_path):
+def test_clips_folders_and_animations_give_equal_captions(captioner, clips, tmp_path):
     found = captioner.caption(clips)
     assert all(isinstance(caption, Caption) for caption in found)
     one = captioner.caption(clips[0])
@@ -96,8 +96,8 @@ def test_captions_of_clips(captioner, clips, tmp_path):
     assert captioner.caption([folder, str(tmp_path / "a.png")]) == [one, one]
 
 
-def test_captions_do_not_depend_on_what_runs_them(model, captioner, clips):
-    """From the packed weights PyTorch and ONNX Runtime say the same, but for rounding."""
+def test_torch_and_onnx_runtime_agree(model, captioner, clips):
+    """PyTorch and ONNX Runtime agree on the packed weights up to rounding."""
     features, boxes = captioner.describer.describe(
         np.stack([np.array(Image.fromarray(f).resize((256, 256))) for f in clips[0]])
     )
@@ -115,7 +115,7 @@ def test_captions_do_not_depend_on_what_runs_them(model, captioner, clips):
     assert ngsan.load("clips", device="cpu").caption_regions(features, boxes)[0].words
 
 
-def test_attention_is_over_the_cells_of_all_frames(captioner, clips):
+def test_attention_covers_the_cells_of_all_frames(captioner, clips):
     caption = captioner.caption(clips[0], attention=True)
     assert caption.attention.shape == (len(caption.words), 4 * 16)
     np.testing.assert_allclose(caption.attention.sum(1), 1, atol=1e-3)
@@ -129,7 +129,7 @@ def test_decoding_and_frames(captioner, clips):
         captioner.caption(clips[0], frames=0)
 
 
-def test_a_bad_clip_is_named_and_the_rest_goes_on(captioner, clips):
+def test_invalid_clip_is_named_and_stream_continues(captioner, clips):
     with pytest.raises(ImageError, match=r"clips\[1\]: nowhere\.gif: file not found"):
         captioner.caption([clips[0], "nowhere.gif"])
     results = list(captioner.stream([clips[0], "nowhere.gif", clips[1]]))
@@ -137,7 +137,7 @@ def test_a_bad_clip_is_named_and_the_rest_goes_on(captioner, clips):
     assert [result.index for result in results] == [0, 1, 2]
 
 
-def test_models_of_another_kind_are_refused(tmp_path, model):
+def test_models_of_another_kind_raise(tmp_path, model):
     elsewhere = dataclasses.replace(CONFIG, frame_grid=0)
     save(tmp_path / "i3d", elsewhere)
     with pytest.raises(ValueError, match="a model of regions and not of photographs"):

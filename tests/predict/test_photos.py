@@ -1,4 +1,4 @@
-"""Captions of photographs, by a model whose right answers are known."""
+"""Captions of photographs by a fake model whose correct captions are known."""
 
 import copy
 import io
@@ -39,7 +39,7 @@ TURNED = {
     7: "grey green blue red",
     8: "green grey red blue",
 }
-"""The quarters of the picture as it is to be seen, by EXIF orientation."""
+"""The expected caption by EXIF orientation."""
 
 
 def saved(image, kind, **options):
@@ -49,7 +49,7 @@ def saved(image, kind, **options):
 
 
 def pictures(count):
-    """Different pictures and their captions."""
+    """Distinct images and their captions."""
     chosen = itertools.islice(itertools.permutations(NAMES, 4), 0, None, 7)
     names = [" ".join(four) for four in itertools.islice(chosen, count)]
     return [paint(text) for text in names], names
@@ -61,7 +61,7 @@ def captioner():
 
 
 def kinds(folder):
-    """One picture in every way that it can be given."""
+    """One image in every accepted input type."""
     image = paint()
     image.save(folder / "a.png")
     pixels = np.asarray(image)
@@ -84,7 +84,7 @@ def kinds(folder):
     }
 
 
-def test_every_kind_of_image(captioner, tmp_path):
+def test_every_input_type_is_accepted(captioner, tmp_path):
     given = kinds(tmp_path)
     assert {name: captioner.caption(image) for name, image in given.items()} == dict.fromkeys(
         given, PLAIN
@@ -96,7 +96,7 @@ def test_every_kind_of_image(captioner, tmp_path):
         assert captioner.caption(image, **FREE) == "grey grey grey grey"
 
 
-def test_a_caption_is_a_string_and_more(captioner):
+def test_caption_is_a_str_with_attributes(captioner):
     caption = captioner.caption(paint(), attention=True)
     assert isinstance(caption, str)
     assert caption == caption.text == PLAIN
@@ -120,7 +120,7 @@ def test_num_return_and_samples(captioner):
     assert len(drawn.others) == 2
 
 
-def test_an_opened_picture_stays_as_it_is(captioner, tmp_path):
+def test_opened_image_is_not_modified(captioner, tmp_path):
     paint(size=(640, 480)).save(tmp_path / "a.jpg")
     with Image.open(tmp_path / "a.jpg") as image:
         assert captioner.caption(image) == PLAIN
@@ -128,18 +128,18 @@ def test_an_opened_picture_stays_as_it_is(captioner, tmp_path):
 
 
 @pytest.mark.parametrize("orientation", TURNED)
-def test_exif_turns_the_picture(orientation, captioner):
+def test_exif_orientation_is_applied(orientation, captioner):
     exif = Image.Exif()
     exif[0x0112] = orientation
     for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
         content = saved(paint(), kind, exif=exif)
         assert captioner.caption(content) == TURNED[orientation], kind
-        # The same as the pixels of the picture that was turned beforehand.
+        # Equal to passing the pixels of the rotated image.
         turned = np.asarray(open_image(content))
         assert captioner.caption(turned) == TURNED[orientation]
 
 
-def test_every_format_and_mode(captioner):
+def test_every_format_and_mode_is_read(captioner):
     image = paint()
     clear = image.convert("RGBA")
     clear.putalpha(Image.new("L", image.size, 0))
@@ -167,7 +167,7 @@ def test_every_format_and_mode(captioner):
         assert captioner.caption(content) == "black white grey black"
 
 
-def test_batches_change_nothing(captioner):
+def test_captions_do_not_depend_on_batch_size(captioner):
     images, names = pictures(30)
     assert captioner.caption(images) == names
     assert captioner.backend.batches == [1, 2, 4, 8, 8, 7]
@@ -179,13 +179,13 @@ def test_batches_change_nothing(captioner):
     assert captioner.caption(images[:1]) == names[:1]
 
 
-def test_what_is_sampled_depends_on_the_place_alone(captioner):
+def test_samples_depend_only_on_the_index(captioner):
     images, _ = pictures(20)
     decoding = dict(method="sample", num_return=2, temperature=5.0)
     wanted = captioner.caption(images, **decoding)
     assert captioner.caption(images, **decoding, batch_size=3) == wanted
     assert len({(one, *one.others) for one in wanted}) > 10
-    # Nor does it change with what cannot be read before it.
+    # Unreadable images before it do not change a sample.
     given = [b"" if place in (0, 5, 6, 13) else image for place, image in enumerate(images)]
     for result in captioner.stream(given, **decoding):
         if result.caption is None:
@@ -195,7 +195,7 @@ def test_what_is_sampled_depends_on_the_place_alone(captioner):
             assert result.caption.others == wanted[result.index].others
 
 
-def test_the_stream_goes_on_after_bad_images(captioner):
+def test_stream_continues_after_bad_images(captioner):
     images, names = pictures(12)
     given = [one for image in images for one in (b"nothing", image)]
     found = list(captioner.stream(given))
@@ -206,18 +206,18 @@ def test_the_stream_goes_on_after_bad_images(captioner):
     assert list(captioner.stream(iter(()))) == []
 
 
-def test_the_stream_takes_only_a_few_images_ahead(captioner):
-    taken = []
+def test_stream_reads_only_a_few_images_ahead(captioner):
+    read = []
 
     def endless():
         for number in itertools.count():
-            taken.append(number)
+            read.append(number)
             yield paint()
 
     stream = captioner.stream(endless(), batch_size=4)
     for _ in range(20):
         assert next(stream).caption == PLAIN
-    assert len(taken) <= 20 + 3 * 4
+    assert len(read) <= 20 + 3 * 4
     stream.close()
     assert not [one for one in threading.enumerate() if one.name.startswith("pictures")]
 
@@ -242,7 +242,7 @@ def test_the_stream_takes_only_a_few_images_ahead(captioner):
         ([paint()], "not list"),
     ],
 )
-def test_what_is_no_image_is_named(image, message, captioner):
+def test_invalid_image_raises_and_is_named(image, message, captioner):
     if not isinstance(image, list):
         with pytest.raises(ImageError, match=message):
             captioner.caption(image)
@@ -250,7 +250,7 @@ def test_what_is_no_image_is_named(image, message, captioner):
         captioner.caption([paint(), paint(), image, paint()])
 
 
-def test_wrong_wishes_are_errors(captioner):
+def test_invalid_options_raise(captioner):
     with pytest.raises(ValueError, match="batch_size: 0"):
         captioner.caption(paint(), batch_size=0)
     with pytest.raises(ValueError, match="prefix: 'dog' is not a word of the model"):
@@ -273,13 +273,13 @@ def test_wrong_wishes_are_errors(captioner):
             Captioner(painter).caption(images)
 
 
-def test_more_captions_than_the_beam_widen_it(captioner):
+def test_num_return_above_the_default_beam_widens_it(captioner):
     assert len(captioner.caption(paint(), num_return=5).others) == 4
     with pytest.raises(ValueError, match="num_return: 5 captions cannot come from beam: 4"):
         captioner.caption(paint(), num_return=5, beam=4)
 
 
-def test_by_default_captions_neither_repeat_nor_break_off(captioner, monkeypatch):
+def test_defaults_prevent_repeats_and_bad_endings(captioner, monkeypatch):
     logits = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
     logits[:, NAMES.index("red") + 1] += 3
     logits[:, len(NAMES) + 1] += 3  # the word "of", which no caption should end with
@@ -300,7 +300,7 @@ def test_by_default_captions_neither_repeat_nor_break_off(captioner, monkeypatch
     assert caption.words[-1] not in BAD_ENDINGS
 
 
-def test_several_threads(captioner):
+def test_captioner_is_thread_safe(captioner):
     images, names = pictures(10)
     found = {}
 
@@ -317,7 +317,7 @@ def test_several_threads(captioner):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small model of photographs in PyTorch."""
+    """A small photo model in PyTorch."""
     torch.manual_seed(3)
     config = CaptionerConfig(
         vocab_size=12,
@@ -343,7 +343,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_model_folder_of_photographs(folder):
+def test_photo_model_folder_equals_direct_decoding(folder):
     captioner = ngsan.load(folder)
     images, _ = pictures(5)
     decoding = dict(beam=3, num_return=2, max_length=6, no_repeat_ngram=0, no_bad_ending=False)
@@ -368,13 +368,13 @@ def test_a_model_folder_of_photographs(folder):
             np.testing.assert_allclose(one.attention, wanted.numpy(), atol=1e-5)
 
 
-def test_a_model_folder_of_photographs_can_do_all_that_torch_can(folder):
+def test_photo_model_folder_supports_groups_and_required_words(folder):
     captioner = ngsan.load(folder, device="cpu")
     decoding = dict(beam=4, groups=2, require="w3")
     assert "w3" in captioner.caption(paint(), **decoding).words
 
 
-def test_wrong_arguments_of_load(folder, tmp_path):
+def test_invalid_load_arguments_raise(folder, tmp_path):
     with pytest.raises(ValueError, match="providers: .* is for ONNX Runtime, and PyTorch runs"):
         ngsan.load(folder, providers=["CPUExecutionProvider"])
     with pytest.raises(ValueError, match="threads: 0 must be at least 1"):
@@ -387,7 +387,7 @@ def test_wrong_arguments_of_load(folder, tmp_path):
         ngsan.load(tmp_path)
 
 
-def test_names_of_models_that_ship(monkeypatch, tmp_path, folder):
+def test_shipped_models_load_by_name(monkeypatch, tmp_path, folder):
     assert Path(ngsan.__file__).parent / "shipped" / "coco" == PHOTO_MODEL
     monkeypatch.setattr("ngsan.predict.captioner.PHOTO_MODEL", tmp_path / "nowhere")
     monkeypatch.setattr("ngsan.predict.captioner.SHIPPED", {"photos": tmp_path / "nowhere"})
@@ -398,7 +398,7 @@ def test_names_of_models_that_ship(monkeypatch, tmp_path, folder):
     assert ngsan.load("photos").kind == "photos"
 
 
-def test_what_runs_an_export(monkeypatch, tmp_path, folder):
+def test_load_chooses_the_backend(monkeypatch, tmp_path, folder):
     monkeypatch.setattr("ngsan.predict.backend_onnx.OnnxBackend", Painter)
     packed = shutil.copytree(folder, tmp_path / "packed")  # which also has weights for PyTorch
     (tmp_path / "export").mkdir()
@@ -411,7 +411,7 @@ def test_what_runs_an_export(monkeypatch, tmp_path, folder):
         ngsan.load(tmp_path / "export", device="auto")
 
 
-def test_without_torch(folder, tmp_path, monkeypatch):
+def test_load_without_torch(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("ngsan.predict.backend_onnx.OnnxBackend", Painter)
     for module in ("ngsan.predict.captioner", "ngsan.predict.manifest"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
@@ -433,7 +433,7 @@ print(sorted({"torch", "jsonargparse", "rich", "yaml", "lightning_fabric"} & set
 """
 
 
-def test_an_export_is_opened_without_torch(tmp_path):
+def test_export_is_opened_without_torch(tmp_path):
     (tmp_path / "export.json").write_text("{}")
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -447,7 +447,7 @@ def test_an_export_is_opened_without_torch(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_export_says_what_pytorch_says(folder, tmp_path):
+def test_export_captions_equal_torch(folder, tmp_path):
     export_model(folder, tmp_path / "export")
     images, _ = pictures(5)
     decoding = dict(num_return=2, max_length=6)

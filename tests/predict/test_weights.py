@@ -1,4 +1,4 @@
-"""Packed weights without torch, against the library of the format and plain numpy."""
+"""Packed weights without torch, against the safetensors library and plain NumPy."""
 
 import json
 
@@ -22,7 +22,7 @@ TENSORS = {
 }
 
 
-def test_tensors_are_those_of_the_library():
+def test_tensors_equal_the_safetensors_library():
     found = read_weights(save(TENSORS, {"some": "metadata"}))
     assert found.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -31,7 +31,7 @@ def test_tensors_are_those_of_the_library():
 
 
 @pytest.mark.parametrize("block", [16, 32, 128])
-def test_blocks_and_their_scales_are_the_matrix(block):
+def test_blocks_times_scales_equal_the_matrix(block):
     matrix, scale = TENSORS["matrix"], TENSORS["matrix.scale"]
     blocks = Made("matrix", "blocks", block=block).of(TENSORS)
     scales = Made("matrix", "scales", block=block).of(TENSORS)
@@ -45,7 +45,7 @@ def test_blocks_and_their_scales_are_the_matrix(block):
     assert in_blocks(matrix, 8).shape == (5, 5, 8)
 
 
-def test_floats_and_transposes():
+def test_floats_and_transposed_tensors():
     for name, wanted in (
         ("matrix", TENSORS["matrix"] * TENSORS["matrix.scale"][:, None]),
         ("half", TENSORS["half"].astype(np.float32)),
@@ -71,12 +71,12 @@ def test_floats_and_transposes():
         (lambda: Made("x", "blocks"), "block: 0 must be at least 1"),
     ],
 )
-def test_what_cannot_be_made_says_so(made, message):
+def test_invalid_requests_raise(made, message):
     with pytest.raises(ValueError, match=message):
         made()
 
 
-def headed(header, numbers=b"\0" * 8):
+def with_header(header, numbers=b"\0" * 8):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + numbers
 
@@ -86,18 +86,18 @@ def headed(header, numbers=b"\0" * 8):
     [
         b"",
         b"\xff" * 20,
-        headed(b"[[[["),
-        headed([]),
-        headed({"x": 1}),
-        headed({"x": {"dtype": "F32", "shape": [2]}}),
-        headed({"x": {"dtype": "F8", "shape": [2], "data_offsets": [0, 8]}}),
-        headed({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}),
-        headed({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}),
-        headed({"x": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}}),
-        headed({"x": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}}),
-        headed(b"[" * 100_000),
+        with_header(b"[[[["),
+        with_header([]),
+        with_header({"x": 1}),
+        with_header({"x": {"dtype": "F32", "shape": [2]}}),
+        with_header({"x": {"dtype": "F8", "shape": [2], "data_offsets": [0, 8]}}),
+        with_header({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}),
+        with_header({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}),
+        with_header({"x": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}}),
+        with_header({"x": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}}),
+        with_header(b"[" * 100_000),
     ],
 )
-def test_other_files_are_refused(content):
+def test_invalid_files_raise(content):
     with pytest.raises(ValueError, match="damaged or not packed weights"):
         read_weights(content)

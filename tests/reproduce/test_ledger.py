@@ -1,4 +1,4 @@
-"""The ledger: what is entered is found again, whatever happens to the file's end."""
+"""The ledger: entries round-trip, and a damaged end of the file is handled."""
 
 import dataclasses
 import json
@@ -28,21 +28,21 @@ def entry(key="a" * 12, seed=0, cider=100.0):
     )
 
 
-FOUND = Written(["1", "2"], ["a dog", "ein größerer Hund"], [[90.0], [110.0]])
+OUTPUTS = Written(["1", "2"], ["a dog", "ein größerer Hund"], [[90.0], [110.0]])
 
 
-def test_what_is_entered_is_found_again(tmp_path):
+def test_entries_round_trip(tmp_path):
     ledger = Ledger(tmp_path)
     assert len(ledger) == 0
-    ledger.add(entry(), {"val": FOUND})
+    ledger.add(entry(), {"val": OUTPUTS})
     again = Ledger(tmp_path)
     assert "a" * 12 in again
     assert again["a" * 12] == entry()
-    assert again.written("a" * 12, "val") == FOUND
+    assert again.written("a" * 12, "val") == OUTPUTS
 
 
 @pytest.mark.parametrize("cut", [2, 5, 100])
-def test_a_line_that_a_kill_cut_short_is_passed_over_and_then_removed(tmp_path, cut):
+def test_incomplete_last_line_is_skipped_and_then_removed(tmp_path, cut):
     ledger = Ledger(tmp_path)
     ledger.add(entry("a" * 12), {})
     ledger.add(entry("b" * 12), {})
@@ -56,7 +56,7 @@ def test_a_line_that_a_kill_cut_short_is_passed_over_and_then_removed(tmp_path, 
     assert len(Ledger(tmp_path)) == 2
 
 
-def test_a_line_that_is_whole_but_for_its_end_is_kept_whenever_the_next_is_killed(tmp_path):
+def test_complete_last_line_without_line_end_is_kept(tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add(entry("a" * 12), {})
     ledger.add(entry("b" * 12), {})
@@ -71,13 +71,13 @@ def test_a_line_that_is_whole_but_for_its_end_is_kept_whenever_the_next_is_kille
     assert list(dict.fromkeys(keys)) == [*read, "c" * 12]
 
 
-def test_a_last_line_that_is_whole_and_no_run_is_not_passed_over(tmp_path):
+def test_invalid_last_line_raises(tmp_path):
     (tmp_path / LEDGER).write_text('{"key": "a"}')
     with pytest.raises(ValueError, match=r"ledger\.jsonl:1: damaged"):
         Ledger(tmp_path)
 
 
-def test_a_line_that_is_damaged_is_named(tmp_path):
+def test_damaged_line_error_names_it(tmp_path):
     Ledger(tmp_path).add(entry(), {})
     path = tmp_path / LEDGER
     path.write_text("{}\n" + path.read_text())
@@ -86,7 +86,7 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"metrics": None}, "metrics: None is not of type dict"),
         ({"metrics": {"val": 3}}, "metrics.val: 3 is not of type dict"),
@@ -102,30 +102,30 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
         ({"content": None}, "content: None is not of type dict"),
     ],
 )
-def test_a_field_of_another_kind_is_damage(tmp_path, changes, told):
+def test_field_of_wrong_type_raises(tmp_path, changes, message):
     Ledger(tmp_path).add(entry(), {})
     fields = {**dataclasses.asdict(entry("b" * 12)), **changes}
     with (tmp_path / LEDGER).open("a") as file:
         file.write(json.dumps(fields) + "\n")
-    with pytest.raises(ValueError, match=rf"ledger\.jsonl:2: damaged: {told}"):
+    with pytest.raises(ValueError, match=rf"ledger\.jsonl:2: damaged: {message}"):
         Ledger(tmp_path)
 
 
-def test_whole_numbers_are_scores_too(tmp_path):
+def test_integers_are_accepted_as_scores(tmp_path):
     (tmp_path / LEDGER).write_text(json.dumps(dataclasses.asdict(entry(cider=100))) + "\n")
     assert Ledger(tmp_path)["a" * 12].metrics == {"val": {"CIDEr": 100}}
 
 
-def test_nesting_without_end_is_damage(tmp_path):
+def test_deep_nesting_raises(tmp_path):
     (tmp_path / LEDGER).write_text("[" * 100_000)
-    assert len(Ledger(tmp_path)) == 0  # a kill may have left it
+    assert len(Ledger(tmp_path)) == 0  # an interrupted write may have left it
     (tmp_path / LEDGER).write_text("[" * 100_000 + "\n")
     with pytest.raises(ValueError, match=r"ledger\.jsonl:1: damaged"):
         Ledger(tmp_path)
 
 
 @pytest.mark.parametrize("name", [LEDGER, WRITTEN])
-def test_what_is_in_the_way_is_told_before_runs_are_made(tmp_path, capsys, name):
+def test_wrong_file_types_raise_before_runs_start(tmp_path, capsys, name):
     place = tmp_path / "to" / name
     place.parent.mkdir()
     if name == LEDGER:
@@ -140,20 +140,20 @@ def test_what_is_in_the_way_is_told_before_runs_are_made(tmp_path, capsys, name)
 
 
 @pytest.mark.parametrize(
-    ("scores", "told"),
+    ("scores", "message"),
     [
         ([[90.0]], "2 ids with 1 scores"),
         ([[90.0], [1.0, 2.0]], "rows with different numbers of scores"),
     ],
 )
-def test_scores_that_do_not_fit_the_ids_or_each_other_are_damage(tmp_path, scores, told):
+def test_scores_of_wrong_shape_raise(tmp_path, scores, message):
     ledger = Ledger(tmp_path)
     ledger.add(entry(), {"val": Written(["1", "2"], [], scores)})
-    with pytest.raises(ValueError, match=rf"val\.json\.gz: damaged or missing: {told}"):
+    with pytest.raises(ValueError, match=rf"val\.json\.gz: damaged or missing: {message}"):
         ledger.written(entry().key, "val")
 
 
-def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
+def test_invalid_utf8_error_names_the_line(tmp_path):
     Ledger(tmp_path).add(entry(), {})
     path = tmp_path / LEDGER
     path.write_bytes(path.read_bytes() + b"\xff\xfe\n")
@@ -162,9 +162,9 @@ def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
 
 
 @pytest.mark.parametrize("place", range(10, 60, 3))
-def test_a_flipped_bit_in_texts_is_named(tmp_path, place):
+def test_flipped_bit_in_outputs_raises(tmp_path, place):
     ledger = Ledger(tmp_path)
-    ledger.add(entry(), {"val": FOUND})
+    ledger.add(entry(), {"val": OUTPUTS})
     path = tmp_path / "written" / f"{entry().key}-val.json.gz"
     content = bytearray(path.read_bytes())
     content[place] ^= 0x40
@@ -173,9 +173,9 @@ def test_a_flipped_bit_in_texts_is_named(tmp_path, place):
         ledger.written(entry().key, "val")
 
 
-def test_texts_that_are_lost_or_damaged_are_named(tmp_path):
+def test_missing_or_damaged_outputs_raise(tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add(entry(), {"val": FOUND})
+    ledger.add(entry(), {"val": OUTPUTS})
     with pytest.raises(ValueError, match="test.json.gz: damaged or missing"):
         ledger.written("a" * 12, "test")
     path = tmp_path / "written" / f"{'a' * 12}-val.json.gz"
@@ -184,12 +184,12 @@ def test_texts_that_are_lost_or_damaged_are_named(tmp_path):
         ledger.written("a" * 12, "val")
 
 
-def test_keys_differ_for_other_settings_and_not_for_another_order():
+def test_keys_depend_on_settings_but_not_on_their_order():
     assert run_key({"a": 1, "b": {"c": 2}}) == run_key({"b": {"c": 2}, "a": 1})
     assert run_key({"a": 1}) != run_key({"a": 2})
 
 
-def test_lines_are_added_whole(tmp_path):
+def test_append_line_writes_whole_lines(tmp_path):
     path = tmp_path / "deep" / "file"
     append_line(path, "one")
     append_line(path, "two")
@@ -197,4 +197,4 @@ def test_lines_are_added_whole(tmp_path):
     path.write_text("one\ntw")
     append_line(path, "three")
     assert path.read_text() == "one\nthree\n"
-    assert dataclasses.asdict(FOUND)["ids"] == ["1", "2"]
+    assert dataclasses.asdict(OUTPUTS)["ids"] == ["1", "2"]

@@ -1,4 +1,4 @@
-"""Several runs at a time: one that fails or dies does not harm the others."""
+"""Parallel runs: one that fails or is killed does not affect the others."""
 
 import dataclasses
 import importlib.util
@@ -45,9 +45,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def endless(data, tmp_path_factory):
-    """A command that makes a run without end, and its folder; it begins during the other tests."""
-    folder = tmp_path_factory.mktemp("endless")
+def endless_run(data, tmp_path_factory):
+    """A command with an endless run, and its folder; it starts while other tests run."""
+    folder = tmp_path_factory.mktemp("endless_run")
     line = [
         sys.executable, "-m", "ngsan", "reproduce", "curve", "--data", str(data),
         "--output", str(folder), "--seeds", "1", "--jobs", "2", "--rows", "SAN",
@@ -62,21 +62,21 @@ def endless(data, tmp_path_factory):
 
 
 @pytest.fixture
-def copied_workers(monkeypatch):
-    """Lets workers be copies of one process that has imported all: imports take longest here."""
+def forked_workers(monkeypatch):
+    """Forks workers from one process that has imported everything, because imports are slow."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")  # threads would not be copied
+        monkeypatch.setenv(name, "1")  # threads do not survive a fork
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ngsan.reproduce.making"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
 
 
 @pytest.fixture
-def guarded():
-    """A signal that nobody takes care of fails a test and does not end all of them."""
+def sigterm_guard():
+    """Makes an unhandled SIGTERM fail the test instead of ending pytest."""
 
     def fail(number, frame):
-        raise AssertionError(f"signal {number} was left to others")
+        raise AssertionError(f"signal {number} was not handled")
 
     before = signal.signal(signal.SIGTERM, fail)
     yield
@@ -84,14 +84,14 @@ def guarded():
 
 
 class DyingRun(Wanted):
-    """A run whose process dies as soon as it gets it."""
+    """A run that kills the process that unpickles it."""
 
     def __reduce__(self):
         return os._exit, (1,)
 
 
-def lost(run):
-    """The run with data that are not there."""
+def without_data(run):
+    """The run with a missing dataset folder."""
     nowhere = dataclasses.replace(run.config.data, folder="nowhere")
     return dataclasses.replace(run, config=dataclasses.replace(run.config, data=nowhere, seed=7))
 
@@ -102,41 +102,41 @@ def dying(run):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("copied_workers")
-def test_others_are_entered_when_some_fail(data, tmp_path):
+@pytest.mark.usefixtures("forked_workers")
+def test_other_runs_are_saved_when_some_fail(data, tmp_path):
     good = wanted_runs(TABLE, base(data), [0])
     ledger = Ledger(tmp_path)
     with pytest.raises(ValueError, match="2 of 4 runs failed") as caught:
-        make_runs([lost(good[0]), dying(good[0]), *good], ledger, jobs=2)
+        make_runs([without_data(good[0]), dying(good[0]), *good], ledger, jobs=2)
     assert "SAN, seed 7: data.folder: no such folder: nowhere" in str(caught.value)
     assert "SAN, seed 8: its process was killed" in str(caught.value)
     assert all(run.key in Ledger(tmp_path) for run in good)
     assert not multiprocessing.active_children()
 
 
-def test_others_are_entered_when_one_fails_alone(data, tmp_path):
+def test_other_runs_are_saved_when_one_fails_in_sequence(data, tmp_path):
     good = wanted_runs(TABLE, base(data), [0])
     with pytest.raises(ValueError, match="1 of 3 runs failed"):
-        make_runs([lost(good[0]), *good], Ledger(tmp_path))
+        make_runs([without_data(good[0]), *good], Ledger(tmp_path))
     assert all(run.key in Ledger(tmp_path) for run in good)
 
 
-def test_a_process_takes_its_share_of_the_cores(monkeypatch):
+def test_workers_use_their_share_of_the_cores(monkeypatch):
     monkeypatch.setattr(making, "_end_with_parent", lambda: None)
-    taken = []
-    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    thread_counts = []
+    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "")
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
     making._begin(3)
-    assert taken == [3]
+    assert thread_counts == [3]
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
-@pytest.mark.usefixtures("copied_workers", "guarded")
+@pytest.mark.usefixtures("forked_workers", "sigterm_guard")
 @pytest.mark.slow
-def test_runs_end_when_their_command_is_stopped(data, tmp_path):
+def test_workers_stop_when_the_command_is_stopped(data, tmp_path):
     run = base(data)
     phase = dataclasses.replace(run.cross_entropy, epochs=100_000)
     machine = dataclasses.replace(run.runtime, save_seconds=0.1)
@@ -154,47 +154,47 @@ def test_runs_end_when_their_command_is_stopped(data, tmp_path):
     assert ended.value.number == signal.SIGTERM
     until(lambda: not list(tmp_path.glob("runs/*/.lock")))
     assert saved(tmp_path) == 2
-    del ended  # and with it the last that holds the workers
+    del ended  # the last reference to the workers
     until(lambda: not multiprocessing.active_children())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.usefixtures("guarded")
-def test_a_signal_at_the_end_of_a_run_stops_the_others(data, tmp_path, number):
+@pytest.mark.usefixtures("sigterm_guard")
+def test_signal_at_the_end_of_a_run_stops_the_others(data, tmp_path, number):
     runs = wanted_runs(TABLE, base(data), [0])
-    begun = []
+    started = []
 
     def listen(entry):
-        begun.extend([entry] * (entry["event"] == "start"))
-        if entry["event"] == "end" and len(begun) == 1:
+        started.extend([entry] * (entry["event"] == "start"))
+        if entry["event"] == "end" and len(started) == 1:
             os.kill(os.getpid(), number)
 
     with pytest.raises(InterruptedRunError) as ended:
         make_runs(runs, Ledger(tmp_path), listen=listen)
-    assert (ended.value.number, len(begun)) == (number, 1)
+    assert (ended.value.number, len(started)) == (number, 1)
     make_runs(runs, Ledger(tmp_path))
     assert all(run.key in Ledger(tmp_path) for run in runs)
 
 
-def test_ctrl_c_is_for_the_command_and_not_for_its_processes():
+def test_child_processes_do_not_receive_ctrl_c():
     blocked = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    told = []
+    outputs = []
 
     def start():
         with making._without_interrupts():
-            # To this thread: another, of which tests leave some, would take it at once.
+            # Signal this thread, because leftover threads of other tests would handle it at once.
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             line = [sys.executable, "-c", blocked]
-            told.append(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+            outputs.append(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
 
     with pytest.raises(KeyboardInterrupt):
         start()
-    assert "SIGINT" in told[0]
+    assert "SIGINT" in outputs[0]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.parametrize("stopped", [KeyboardInterrupt(), InterruptedRunError(signal.SIGINT)])
-def test_ctrl_c_is_told_alike_wherever_it_comes(data, tmp_path, monkeypatch, capsys, stopped):
+def test_interrupts_have_the_same_message_everywhere(data, tmp_path, monkeypatch, capsys, stopped):
     def stop(*args, **keys):
         raise stopped
 
@@ -203,11 +203,11 @@ def test_ctrl_c_is_told_alike_wherever_it_comes(data, tmp_path, monkeypatch, cap
     with pytest.raises(SystemExit) as ended:
         main(line)
     assert ended.value.code == 130
-    told = "ngsan reproduce: stopped by SIGINT; the same command resumes\n"
-    assert capsys.readouterr().err == told
+    outputs = "ngsan reproduce: stopped by SIGINT; the same command resumes\n"
+    assert capsys.readouterr().err == outputs
 
 
-def test_what_is_not_installed_is_told_before_runs_are_made(data, tmp_path, monkeypatch):
+def test_missing_packages_raise_before_runs_start(data, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "METRICS", (Meteor(),))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     runs = wanted_runs(TABLE, base(data), [0])
@@ -217,15 +217,15 @@ def test_what_is_not_installed_is_told_before_runs_are_made(data, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_runs_end_when_their_command_is_killed(endless):
-    process, folder = endless
+def test_workers_stop_when_the_command_is_killed(endless_run):
+    process, folder = endless_run
     until(lambda: saved(folder) == 1)
     process.kill()
     until(lambda: not list(folder.glob("runs/*/.lock")))
 
 
 def saved(folder):
-    """Runs of which there is a state to go on from."""
+    """The number of runs with a state to resume from."""
     return len({path.parents[2] for path in folder.glob("runs/*/training/step-*/progress.json")})
 
 

@@ -1,14 +1,14 @@
-"""Where no run of a table is finished, the ledger's other runs are told of."""
+"""If no run of a table is finished, the error describes the nearest other runs."""
 
 import pytest
 
 from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.tables import WEIGHTS
-from tests.reproduce.tiny_ledgers import TABLE, enter, report
+from tests.reproduce.tiny_ledgers import TABLE, add_runs, report
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--cross_entropy.epochs=9"], "(the nearest has cross_entropy.epochs: 4 before, 9 now)"),
         (
@@ -22,27 +22,27 @@ from tests.reproduce.tiny_ledgers import TABLE, enter, report
         ),
     ],
 )
-def test_another_recipe_is_told_by_its_keys(tmp_path, capsys, words, told):
-    enter(tmp_path)
+def test_error_names_the_keys_of_the_nearest_recipe(tmp_path, capsys, words, message):
+    add_runs(tmp_path)
     assert report(tmp_path, *words) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"ngsan reproduce: no run of table {TABLE.name} is finished in")
     assert "which has 6 runs of the task captioning, perhaps of another recipe" in error
-    assert told in error
+    assert message in error
     assert error.endswith("; pass the keys, or the --config, that they were trained with\n")
     assert report(tmp_path) == 0
 
 
-def test_a_row_that_is_there_is_nearer_than_others(tmp_path, capsys):
-    enter(tmp_path, rows=("G-SAN",))
+def test_runs_of_the_same_row_are_nearest(tmp_path, capsys):
+    add_runs(tmp_path, rows=("G-SAN",))
     assert report(tmp_path, "--cross_entropy.epochs=9") == 2
     assert "which has 2 runs" in (error := capsys.readouterr().err)
-    assert "geometry" not in error  # the row's own key, which is no other for G-SAN
+    assert "geometry" not in error  # G-SAN's own value, so not a difference
     assert "norm:" not in error
 
 
-def test_runs_of_other_rows_are_no_other_recipe(tmp_path, capsys):
-    enter(tmp_path)
+def test_runs_of_other_rows_are_not_another_recipe(tmp_path, capsys):
+    add_runs(tmp_path)
     for name in ("models", "weights"):  # after another phase, and of another depth
         assert report(tmp_path, name=name) == 2
         error = capsys.readouterr().err
@@ -50,16 +50,16 @@ def test_runs_of_other_rows_are_no_other_recipe(tmp_path, capsys):
         assert "--config" not in error
 
 
-def test_a_figure_of_one_run_tells_of_another_recipe_too(tmp_path, capsys):
-    enter(tmp_path, table=WEIGHTS, rows=("G-SAN, L = 1",))
+def test_figure_of_one_run_names_the_nearest_recipe_too(tmp_path, capsys):
+    add_runs(tmp_path, table=WEIGHTS, rows=("G-SAN, L = 1",))
     assert report(tmp_path, "--cross_entropy.epochs=9", name="weights") == 2
     error = capsys.readouterr().err
     assert "needs runs that are not finished: G-SAN, L = 1; without --report" in error
     assert "(the nearest has cross_entropy.epochs: 4 before, 9 now)" in error
 
 
-def test_other_data_are_told(tmp_path, capsys):
-    enter(tmp_path / "to")
+def test_error_says_that_the_nearest_has_other_data(tmp_path, capsys):
+    add_runs(tmp_path / "to")
     scenes = sample_splits({"train": 8, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(tmp_path / "data", scenes, scene_vocabulary())
     assert report(tmp_path / "to", "--data", str(tmp_path / "data")) == 2
@@ -68,7 +68,7 @@ def test_other_data_are_told(tmp_path, capsys):
     assert "vocab_size" not in error  # which follows from the data
 
 
-def test_without_runs_of_the_task_there_is_nothing_to_tell(tmp_path, capsys):
-    enter(tmp_path)
+def test_error_without_runs_of_the_task(tmp_path, capsys):
+    add_runs(tmp_path)
     assert report(tmp_path, name="translation") == 2
     assert "--config" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The test by images where what some runs wrote is lost, against all swaps of twelve images."""
+"""The paired test when outputs of some runs are missing, against all swaps of twelve images."""
 
 import itertools
 
@@ -9,9 +9,9 @@ from ngsan.reproduce.ledger import Ledger, Written
 from ngsan.reproduce.report import build_report
 from tests.reproduce.tiny_ledgers import (
     TABLE,
-    chances,
-    enter_scores,
-    lose,
+    add_runs_with_scores,
+    p_values,
+    remove_outputs,
     report,
     runs_of,
     table_text,
@@ -19,7 +19,7 @@ from tests.reproduce.tiny_ledgers import (
 
 IMAGES = 12
 SHIFTS = {"SAN": (0, 0, 0), "N-SAN": (10, -15, 25), "G-SAN": (20, 5, -20)}
-"""What is added to the scores of each seed: which seeds are tested decides the chance."""
+"""Added to the scores of each seed, so that the p-value shows which seeds were used."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def scores():
 
 
 def exact(first, second):
-    """The share of all swaps with a difference at least as large, of scores of each seed."""
+    """The exact p-value of the scores of each seed, over all swaps."""
     difference = np.mean(first, axis=0) - np.mean(second, axis=0)
     signs = np.array(list(itertools.product((-1, 1), repeat=len(difference))))
     return (np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9).mean()
@@ -46,13 +46,13 @@ def expected(scores, label, seeds, its_seeds=None):
 
 
 def sentence(folder):
-    """What the Markdown says of the test, below the table."""
+    """The sentence about the test below the Markdown table."""
     after = table_text(folder).split("|\n")[-1].strip().splitlines()
     return next((line for line in after if line.startswith("The test by")), None)
 
 
-CLOSE = 0.015
-"""Ten thousand swaps are drawn, of 4,096."""
+TOLERANCE = 0.015
+"""For 10,000 random swaps of the 4,096 possible ones."""
 
 
 @pytest.mark.parametrize(
@@ -64,43 +64,43 @@ CLOSE = 0.015
         ({"SAN": (1, 2)}, (0,), (0,)),
     ],
 )
-def test_the_test_is_of_the_seeds_at_hand_in_both_rows(tmp_path, scores, lost, of_n, of_g):
-    enter_scores(tmp_path, scores)
+def test_test_uses_the_seeds_available_in_both_rows(tmp_path, scores, lost, of_n, of_g):
+    add_runs_with_scores(tmp_path, scores)
     for label, seeds in lost.items():
-        lose(tmp_path, label, *seeds)
+        remove_outputs(tmp_path, label, *seeds)
     assert report(tmp_path) == 0
-    found = {label: float(cells[0]) for label, cells in chances(tmp_path).items() if cells[0]}
+    found = {label: float(cells[0]) for label, cells in p_values(tmp_path).items() if cells[0]}
     for label, seeds in (("N-SAN", of_n), ("G-SAN", of_g)):
         wanted = expected(scores, label, seeds)
-        assert found[label] == pytest.approx(wanted, abs=CLOSE)
-        for number in (1, 2, 3):  # no other choice of seeds would do
+        assert found[label] == pytest.approx(wanted, abs=TOLERANCE)
+        for number in (1, 2, 3):  # other choices of seeds give other p-values
             for others in itertools.combinations(range(3), number):
                 if others != seeds:
-                    assert abs(expected(scores, label, others) - wanted) > 2 * CLOSE
+                    assert abs(expected(scores, label, others) - wanted) > 2 * TOLERANCE
     lines = build_report(TABLE, runs_of(TABLE, range(3), list(scores)), Ledger(tmp_path)).lines
     assert [line.paired_seeds for line in lines[1:]] == [of_n, of_g]
 
 
-def test_without_a_seed_in_common_the_cell_is_empty(tmp_path, scores):
-    enter_scores(tmp_path, scores)
+def test_cell_is_empty_without_a_common_seed(tmp_path, scores):
+    add_runs_with_scores(tmp_path, scores)
     assert report(tmp_path) == 0
-    whole = chances(tmp_path)
-    lose(tmp_path, "SAN", 0, 1)
-    lose(tmp_path, "N-SAN", 2)
-    lose(tmp_path, "G-SAN", 2)
+    whole = p_values(tmp_path)
+    remove_outputs(tmp_path, "SAN", 0, 1)
+    remove_outputs(tmp_path, "N-SAN", 2)
+    remove_outputs(tmp_path, "G-SAN", 2)
     assert report(tmp_path) == 0
-    assert chances(tmp_path) == {label: ["", cells[1]] for label, cells in whole.items()}
+    assert p_values(tmp_path) == {label: ["", cells[1]] for label, cells in whole.items()}
     assert sentence(tmp_path) is None
 
 
-def test_where_all_are_available_rows_have_all_of_their_seeds(tmp_path, scores):
+def test_all_seeds_are_used_when_all_outputs_are_available(tmp_path, scores):
     del scores["N-SAN"][1], scores["G-SAN"][2]
-    enter_scores(tmp_path, scores)
+    add_runs_with_scores(tmp_path, scores)
     assert report(tmp_path) == 0
-    found = chances(tmp_path)
+    found = p_values(tmp_path)
     for label, seeds in (("N-SAN", (0, 2)), ("G-SAN", (0, 1))):
         wanted = expected(scores, label, seeds, (0, 1, 2))
-        assert float(found[label][0]) == pytest.approx(wanted, abs=CLOSE)
+        assert float(found[label][0]) == pytest.approx(wanted, abs=TOLERANCE)
     assert sentence(tmp_path) is None
     assert table_text(tmp_path).endswith("|\n\n5 runs are not finished.\n")
 
@@ -109,7 +109,7 @@ END = "; the outputs of the other runs are not available."
 
 
 @pytest.mark.parametrize(
-    ("lost", "told"),
+    ("lost", "seeds_text"),
     [
         ({"SAN": (2,)}, "seeds 0 and 1 only"),
         ({"SAN": (0, 2)}, "seed 1 only"),
@@ -122,27 +122,25 @@ END = "; the outputs of the other runs are not available."
         ),
     ],
 )
-def test_table_and_terminal_say_of_which_seeds_the_test_is(tmp_path, capsys, scores, lost, told):
-    enter_scores(tmp_path, scores)
+def test_table_and_terminal_name_the_seeds_of_the_test(tmp_path, capsys, scores, lost, seeds_text):
+    add_runs_with_scores(tmp_path, scores)
     for label, seeds in lost.items():
-        lose(tmp_path, label, *seeds)
+        remove_outputs(tmp_path, label, *seeds)
     assert report(tmp_path) == 0
-    assert sentence(tmp_path) == f"The test by images uses {told}{END}"
-    assert f"The test by images uses {told}{END}" in " ".join(capsys.readouterr().out.split())
+    assert sentence(tmp_path) == f"The test by images uses {seeds_text}{END}"
+    assert f"The test by images uses {seeds_text}{END}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_lost_seed_of_the_row_compared_with_is_told_though_the_other_never_had_it(
-    tmp_path, scores
-):
+def test_missing_seed_of_the_baseline_is_reported(tmp_path, scores):
     del scores["N-SAN"][2], scores["G-SAN"]
-    enter_scores(tmp_path, scores)
-    lose(tmp_path, "SAN", 2)
+    add_runs_with_scores(tmp_path, scores)
+    remove_outputs(tmp_path, "SAN", 2)
     assert report(tmp_path) == 0
     assert sentence(tmp_path) == f"The test by images uses seeds 0 and 1 only{END}"
 
 
 def rewrite(folder, label, seed, order, names=str):
-    """Puts what a run of `TABLE` wrote of each image into another order, or leaves some out."""
+    """Reorders the outputs of a run of `TABLE`, or removes some."""
     (run,) = runs_of(TABLE, [seed], [label])
     ledger = Ledger(folder)
     for split in ("test", "val"):
@@ -157,31 +155,29 @@ def rewrite(folder, label, seed, order, names=str):
 
 
 @pytest.mark.parametrize(("label", "seed"), [("SAN", 0), ("N-SAN", 1)])
-def test_the_same_images_in_another_order_are_compared_each_with_itself(
-    tmp_path, scores, label, seed
-):
-    enter_scores(tmp_path, scores)
+def test_images_are_matched_by_id(tmp_path, scores, label, seed):
+    add_runs_with_scores(tmp_path, scores)
     rewrite(tmp_path, label, seed, np.random.default_rng(3).permutation(IMAGES))
     assert report(tmp_path) == 0
-    found = chances(tmp_path)
+    found = p_values(tmp_path)
     for other in ("N-SAN", "G-SAN"):
         wanted = expected(scores, other, (0, 1, 2))
-        assert float(found[other][0]) == pytest.approx(wanted, abs=CLOSE)
+        assert float(found[other][0]) == pytest.approx(wanted, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(("label", "seed"), [("SAN", 1), ("N-SAN", 0)])
 @pytest.mark.parametrize(
     ("images", "names"), [(IMAGES - 1, str), (IMAGES, lambda image: f"other-{image}")]
 )
-def test_other_images_are_refused_by_the_names_of_the_runs(
+def test_comparing_runs_with_different_images_raises(
     tmp_path, capsys, scores, label, seed, images, names
 ):
-    enter_scores(tmp_path, scores)
+    add_runs_with_scores(tmp_path, scores)
     key = rewrite(tmp_path, label, seed, range(images), names)
     (first,) = runs_of(TABLE, [0], ["SAN"])
     assert report(tmp_path) == 2
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert (
-        f"the runs {first.key} and {key} have outputs of different ids on the split 'test'" in told
+        f"the runs {first.key} and {key} have outputs of different ids on the split 'test'" in error
     )
-    assert f"(12 and {images}), so they cannot be compared" in told
+    assert f"(12 and {images}), so they cannot be compared" in error

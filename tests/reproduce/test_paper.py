@@ -1,4 +1,4 @@
-"""The paper's values stand beside ours, in their own rows, and say what they are of."""
+"""The paper's values are shown beside ours, in the right rows, with their source."""
 
 import csv
 import dataclasses
@@ -8,7 +8,7 @@ import pytest
 from ngsan.reproduce import tables
 from ngsan.reproduce.report import Cell, Line, Report, header, rows, to_markdown
 from ngsan.reproduce.tables import TABLES
-from tests.reproduce.tiny_ledgers import enter, report
+from tests.reproduce.tiny_ledgers import add_runs, report
 
 PRINTED = {
     "layers": tables.PAPER_LAYERS,
@@ -24,7 +24,7 @@ PRINTED = {
 
 
 def shown(name, **without):
-    """A report of a table whose rows all have the same made-up values."""
+    """A report of a table whose rows all have the same arbitrary values."""
     table = TABLES[name]
     lines = tuple(
         Line(
@@ -45,12 +45,12 @@ def shown(name, **without):
     return dataclasses.replace(made, **without)
 
 
-def test_the_four_models_have_the_cider_that_everybody_quotes():
+def test_paper_cider_of_the_four_models():
     found = {row.label: row.paper["CIDEr"] for row in TABLES["models"].rows}
     assert found == {"SAN": 128.6, "N-SAN": 130.8, "G-SAN": 131.4, "NG-SAN": 132.1}
 
 
-def test_a_model_has_the_same_values_in_every_table():
+def test_paper_values_agree_between_tables():
     by_model = {}
     for name in ("layers", "norms", "query-key", "geometry", "models"):
         for row in TABLES[name].rows:
@@ -62,11 +62,11 @@ def test_a_model_has_the_same_values_in_every_table():
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_every_value_has_its_row(name):
+def test_every_paper_value_has_a_row(name):
     table = TABLES[name]
     wanted = {row.label for row in table.rows}
     for label, values in PRINTED[name].items():
-        if PRINTED[name] is not tables.PAPER_MODELS:  # which two tables share
+        if PRINTED[name] is not tables.PAPER_MODELS:  # shared by two tables
             assert label in wanted
         assert set(values) <= set(table.metrics)
     assert table.paper_of
@@ -80,15 +80,15 @@ def test_every_value_has_its_row(name):
         ("translation", "tokenised BLEU, paper", "27.6 27.9"),
     ],
 )
-def test_the_table_shows_them(name, head, cells):
+def test_tables_show_the_paper_values(name, head, cells):
     made = shown(name)
     place = header(made).index(head)
     assert " ".join(row[place] for row in rows(made)) == cells
-    told = f"The paper's values are of {TABLES[name].paper_of}."
-    assert told in to_markdown(made)
+    caption_line = f"The paper's values are of {TABLES[name].paper_of}."
+    assert caption_line in to_markdown(made)
 
 
-def test_rows_that_the_paper_lacks_are_empty():
+def test_rows_missing_in_the_paper_are_empty():
     made = shown("geometry")
     place = header(made).index("CIDEr, paper")
     found = {row[0]: row[place] for row in rows(made)}
@@ -97,20 +97,20 @@ def test_rows_that_the_paper_lacks_are_empty():
 
 
 @pytest.mark.parametrize("name", ["models-cross-entropy", "others", "curve"])
-def test_a_table_of_which_the_paper_prints_nothing_has_no_column(name):
+def test_tables_without_paper_values_have_no_paper_column(name):
     made = shown(name)
     assert not [head for head in header(made) if "paper" in head]
     assert "The paper's values" not in to_markdown(made)
 
 
-def test_terminal_and_csv_tell_of_the_paper(tmp_path, capsys, monkeypatch):
+def test_terminal_and_csv_show_the_paper_values(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     table = TABLES["norms"]
-    enter(tmp_path, table=table, rows=("none (SAN)", "batch norm"))
+    add_runs(tmp_path, table=table, rows=("none (SAN)", "batch norm"))
     assert report(tmp_path, name="norms") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert f"The paper's values are of {table.paper_of}." in told
-    assert "11 runs are not finished." in told  # of five rows with three seeds
+    caption_line = capsys.readouterr().out.splitlines()
+    assert f"The paper's values are of {table.paper_of}." in caption_line
+    assert "11 runs are not finished." in caption_line  # of five rows with three seeds
     with (tmp_path / "norms.csv").open() as file:
         found = {row["row"]: row["paper"] for row in csv.DictReader(file)}
     assert found == {"none (SAN)": "128.6", "batch norm": "129.4"}

@@ -1,4 +1,4 @@
-"""A dataset without features gets them from its photographs."""
+"""Features of a dataset are extracted from its photographs."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ SMALL = [
 
 @pytest.fixture
 def coco(tmp_path):
-    """Six images with captions, and seven photographs, of which one belongs to none of them."""
+    """Six images with captions, and seven photographs, one of them without captions."""
     random = np.random.default_rng(0)
     data, pictures = tmp_path / "coco", tmp_path / "pictures"
     data.mkdir()
@@ -45,7 +45,7 @@ def reproduce(data, *words, name="models-cross-entropy"):
     return main(["reproduce", name, "--data", str(data), "--output", to, *words, *SMALL])
 
 
-def test_photographs_become_the_cells_of_the_photo_model(coco):
+def test_features_are_extracted_with_the_photo_model(coco):
     data, pictures = coco
     assert reproduce(data, "--rows", "SAN", "--images", str(pictures)) == 0
     store = FeatureStore(data)
@@ -54,23 +54,23 @@ def test_photographs_become_the_cells_of_the_photo_model(coco):
     with Image.open(pictures / "COCO_val2014_000000000003.jpg") as image:
         (expected,) = source.regions([source.prepare(image.convert("RGB"))])
     np.testing.assert_allclose(store["3"].features, expected.features, rtol=2e-3, atol=2e-3)
-    # They are there now, whatever becomes of the photographs.
+    # Now the photographs are not needed any more.
     shutil.rmtree(pictures)
     assert reproduce(data, "--rows", "N-SAN") == 0
 
 
-def test_what_is_missing_is_told(coco, capsys):
+def test_missing_photographs_raise(coco, capsys):
     data, pictures = coco
     assert reproduce(data, "--rows", "SAN") == 2
     assert "no feature store" in capsys.readouterr().err
     assert reproduce(data, "--rows", "SAM", "--images", str(pictures)) == 2
     assert "no row 'SAM'" in capsys.readouterr().err
-    assert not (data / "features").exists()  # it was told before anything was described
+    assert not (data / "features").exists()  # raised before the extraction
     (data.parent / "none").mkdir()
     assert reproduce(data, "--rows", "SAN", "--images", str(data.parent / "none")) == 2
     assert "no file there is named like an image of" in capsys.readouterr().err
     (pictures / "COCO_val2014_000000000002.jpg").write_bytes(b"no picture")
     assert reproduce(data, "--rows", "SAN", "--images", str(pictures)) == 2
-    told = capsys.readouterr()
-    assert "000000000002.jpg" in told.err
-    assert "no features" in told.err
+    printed = capsys.readouterr()
+    assert "000000000002.jpg" in printed.err
+    assert "no features" in printed.err

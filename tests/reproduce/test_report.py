@@ -1,4 +1,4 @@
-"""Reports of a ledger that came without its data, or without what the runs wrote."""
+"""Reports from a ledger without its data, or without the runs' outputs."""
 
 import csv
 import dataclasses
@@ -14,11 +14,11 @@ from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.report import _p_text
 from ngsan.reproduce.runs import fitted_to_ledger
 from ngsan.reproduce.tables import TABLES
-from tests.reproduce.tiny_ledgers import CIDER, TABLE, chances, enter, report, table_text
+from tests.reproduce.tiny_ledgers import CIDER, TABLE, add_runs, p_values, report, table_text
 
 
-def test_a_ledger_alone_is_enough(tmp_path):
-    enter(tmp_path)
+def test_report_needs_only_the_ledger(tmp_path):
+    add_runs(tmp_path)
     assert report(tmp_path) == 0
     with (tmp_path / f"{TABLE.name}.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "CIDEr"]
@@ -34,36 +34,36 @@ def test_a_ledger_alone_is_enough(tmp_path):
     assert "6 runs are not finished" in text  # of four rows with three seeds
 
 
-def test_without_what_runs_wrote_there_is_no_test_by_images(tmp_path):
-    enter(tmp_path)
+def test_report_without_outputs_has_no_test_by_images(tmp_path):
+    add_runs(tmp_path)
     assert report(tmp_path) == 0
-    whole = chances(tmp_path)
-    # Every image is better by the same: no coin but ten alike makes such a difference.
+    whole = p_values(tmp_path)
+    # Every image is better by the same amount, so only two of all swaps differ as much.
     assert float(whole["N-SAN"][0]) < 0.01
     shutil.rmtree(tmp_path / "written")
     assert report(tmp_path) == 0
-    without = chances(tmp_path)
+    without = p_values(tmp_path)
     assert without["N-SAN"] == ["", whole["N-SAN"][1]]
     assert without["G-SAN"] == ["", whole["G-SAN"][1]]
 
 
-def test_a_ledger_of_several_data_must_be_told_which(tmp_path, capsys):
-    enter(tmp_path)
-    enter(tmp_path, data="flickr", rows=("SAN",))
+def test_ledger_with_several_datasets_needs_data(tmp_path, capsys):
+    add_runs(tmp_path)
+    add_runs(tmp_path, data="flickr", rows=("SAN",))
     assert report(tmp_path) == 2
     assert "trained on 2 sets of data; choose one with --data DIR" in capsys.readouterr().err
 
 
-def test_a_run_that_does_not_tell_its_task_is_of_no_table(tmp_path):
-    enter(tmp_path)
+def test_run_without_task_is_ignored(tmp_path):
+    add_runs(tmp_path)
     ledger = Ledger(tmp_path)
     ledger.add(dataclasses.replace(next(iter(ledger)), key="a" * 12, settings={}), {})
     assert report(tmp_path) == 0
     assert "6 runs are not finished" in table_text(tmp_path)
 
 
-def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
-    enter(tmp_path, feature_dim=17)
+def test_data_sizes_come_from_the_ledger(tmp_path):
+    add_runs(tmp_path, feature_dim=17)
     fitted = fitted_to_ledger(read_recipe("reproduce"), Ledger(tmp_path))
     assert (fitted.config.model.vocab_size, fitted.config.model.feature_dim) == (50, 17)
     assert fitted.data == {"train": "coco"}
@@ -79,12 +79,12 @@ def test_the_sizes_of_the_data_are_the_ledger_s(tmp_path):
         (1, 3, "1.000"),
     ],
 )
-def test_a_chance_is_never_nothing(value, digits, text):
+def test_p_value_text(value, digits, text):
     assert _p_text(value, digits) == text
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "words", "message"),
     [
         ("vqa", [], "it has no finished run of the task answering"),
         ("layers", ["--cross_entropy.epochs=9"], "no run of table layers is finished"),
@@ -92,21 +92,21 @@ def test_a_chance_is_never_nothing(value, digits, text):
         ("weights", [], "weights needs runs that are not finished"),
     ],
 )
-def test_what_a_ledger_alone_does_not_hold(tmp_path, capsys, name, words, told):
-    enter(tmp_path)
+def test_report_errors_without_data(tmp_path, capsys, name, words, message):
+    add_runs(tmp_path)
     assert report(tmp_path, *words, name=name) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_runs_cannot_be_made_without_data(tmp_path, capsys):
+def test_runs_without_data_raise(tmp_path, capsys):
     assert main(["reproduce", TABLE.name, "--output", str(tmp_path)]) == 2
     assert "--data is missing; pass the dataset folder" in capsys.readouterr().err
 
 
-def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+def test_numbers_are_not_cut_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     label = "ORT with its box-scale bug"
-    enter(tmp_path, table=TABLES["others-self-critical"], rows=("SAN", label))
+    add_runs(tmp_path, table=TABLES["others-self-critical"], rows=("SAN", label))
     assert report(tmp_path, name="others-self-critical") == 0
     shown = capsys.readouterr().out
     for text in ("102.0 ± 1.4", "108.5 ± 0.7", "128.3", "p, images", "box-scale bug"):
@@ -114,48 +114,48 @@ def test_numbers_are_whole_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     assert "…" not in shown
 
 
-def drawn(folder, monkeypatch, name, *words):
-    """The figure of a table."""
+def draw_figure(folder, monkeypatch, name, *words):
+    """Draws the figure of a table."""
     found = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, to: found.append(figure))
     assert report(folder, *words, name=name) == 0
     return found[0]
 
 
-def test_curves_are_called_by_the_split_they_are_of(tmp_path, monkeypatch):
-    enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"))
-    figure = drawn(tmp_path, monkeypatch, "curve", "--split", "test")
+def test_curve_title_names_the_split(tmp_path, monkeypatch):
+    add_runs(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"))
+    figure = draw_figure(tmp_path, monkeypatch, "curve", "--split", "test")
     assert figure.get_suptitle() == "One-layer SAN and N-SAN by epoch (validation)"
 
 
-@pytest.mark.parametrize(("seeds", "told"), [(1, "ours, a run each"), (2, "ours: mean ±")])
-def test_a_figure_of_single_runs_tells_of_no_spread(tmp_path, monkeypatch, seeds, told):
-    enter(tmp_path, seeds=seeds)
-    figure = drawn(tmp_path, monkeypatch, TABLE.name)
+@pytest.mark.parametrize(("seeds", "label_text"), [(1, "ours, a run each"), (2, "ours: mean ±")])
+def test_legend_of_single_runs_has_no_deviation(tmp_path, monkeypatch, seeds, label_text):
+    add_runs(tmp_path, seeds=seeds)
+    figure = draw_figure(tmp_path, monkeypatch, TABLE.name)
     (legend,) = figure.legends
-    assert legend.get_texts()[0].get_text().startswith(told)
+    assert legend.get_texts()[0].get_text().startswith(label_text)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "told"), [(1, "layers, L"), (2, "layers, L (bars: standard deviation)")]
+    ("seeds", "label_text"), [(1, "layers, L"), (2, "layers, L (bars: standard deviation)")]
 )
-def test_bars_over_layers_are_told_and_do_not_hide_one_another(tmp_path, monkeypatch, seeds, told):
+def test_bars_over_layers_are_labelled_and_do_not_overlap(tmp_path, monkeypatch, seeds, label_text):
     table = TABLES["layers"]
-    enter(tmp_path, table=table, rows=[row.label for row in table.rows], seeds=seeds)
-    (axes,) = drawn(tmp_path, monkeypatch, "layers").axes
-    assert axes.get_xlabel() == told
+    add_runs(tmp_path, table=table, rows=[row.label for row in table.rows], seeds=seeds)
+    (axes,) = draw_figure(tmp_path, monkeypatch, "layers").axes
+    assert axes.get_xlabel() == label_text
     places = [place for model in axes.containers for place in model.lines[0].get_xdata()]
     assert len(set(places)) == len(table.rows)
 
 
 @pytest.mark.parametrize("name", ["models-cross-entropy", "layers"])
-def test_a_row_of_a_single_run_has_no_bar(tmp_path, monkeypatch, name):
+def test_row_of_a_single_run_has_no_bar(tmp_path, monkeypatch, name):
     table = TABLES[name]
     labels = [row.label for row in table.rows][:2]
-    enter(tmp_path, table=table, rows=labels)
+    add_runs(tmp_path, table=table, rows=labels)
     path = tmp_path / LEDGER
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    figure = drawn(tmp_path, monkeypatch, name)
+    figure = draw_figure(tmp_path, monkeypatch, name)
     bars = [
         segment
         for container in figure.axes[0].containers
@@ -166,10 +166,10 @@ def test_a_row_of_a_single_run_has_no_bar(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])
-def test_all_words_of_a_figure_are_within_it(tmp_path, monkeypatch, name):
+def test_figure_text_is_not_cut_off(tmp_path, monkeypatch, name):
     table = TABLES[name]
-    enter(tmp_path, table=table, rows=[row.label for row in table.rows])
-    figure = drawn(tmp_path, monkeypatch, name)
+    add_runs(tmp_path, table=table, rows=[row.label for row in table.rows])
+    figure = draw_figure(tmp_path, monkeypatch, name)
     figure.draw_without_rendering()
     (legend,) = figure.legends
     boxes = [text.get_window_extent() for text in (*figure.texts, *legend.get_texts())]

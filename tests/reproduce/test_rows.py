@@ -1,4 +1,4 @@
-"""`--rows` chooses which runs are made, and never which are shown."""
+"""`--rows` chooses which runs to train, but tables show all finished runs."""
 
 import csv
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from ngsan.__main__ import main
 from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.reproduce.ledger import LEDGER, Ledger
-from tests.reproduce.tiny_ledgers import TABLE, enter, report
+from tests.reproduce.tiny_ledgers import TABLE, add_runs, report
 
 SMALL = [
     "--seeds=1", "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1",
@@ -17,7 +17,7 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_a_table_has_all_finished_rows_whichever_were_made_last(tmp_path):
+def test_table_shows_all_finished_rows(tmp_path):
     data, to = tmp_path / "scenes", tmp_path / "to"
     scenes = sample_splits({"train": 32, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
@@ -26,18 +26,18 @@ def test_a_table_has_all_finished_rows_whichever_were_made_last(tmp_path):
     for label in ("G-SAN", "SAN"):
         assert main([*line, "--rows", label]) == 0
         made.append(label)
-        assert len(Ledger(to)) == len(made)  # no other was made
+        assert len(Ledger(to)) == len(made)  # no other run
         with (to / f"{TABLE.name}.csv").open() as file:
             assert {row["row"] for row in csv.DictReader(file)} == set(made)
         text = (to / f"{TABLE.name}.md").read_text()
         assert all(f"| {label} |" in text for label in made)
         assert f"{4 - len(made)} runs are not finished" in text
-    # All available rows are compared with the table's first.
+    # All available rows are compared with the first row of the table.
     assert "difference of CIDEr from SAN" in text
 
 
-def test_a_report_is_of_all_rows(tmp_path, capsys):
-    enter(tmp_path)
+def test_report_only_with_rows_raises(tmp_path, capsys):
+    add_runs(tmp_path)
     before = (tmp_path / LEDGER).read_bytes()
     assert report(tmp_path, "--rows", "SAN") == 2
     assert capsys.readouterr().err.endswith("shows all finished rows; remove --rows\n")
@@ -45,22 +45,22 @@ def test_a_report_is_of_all_rows(tmp_path, capsys):
     assert (tmp_path / LEDGER).read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["data", "pictures", "another"])
-def test_tables_are_not_made_among_data(tmp_path, capsys, what):
+@pytest.mark.parametrize("kind", ["data", "pictures", "another"])
+def test_output_in_a_data_folder_raises(tmp_path, capsys, kind):
     data, pictures, another = (tmp_path / name for name in ("data", "pictures", "another"))
     scenes = sample_splits({"train": 8, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
     pictures.mkdir()
     shutil.copytree(data, another)
-    place = tmp_path / what / ".." / what
-    before = sorted((tmp_path / what).rglob("*"))
+    place = tmp_path / kind / ".." / kind
+    before = sorted((tmp_path / kind).rglob("*"))
     words = ["--data", str(data), "--images", str(pictures), "--output", str(place), "--jobs", "0"]
     assert main(["reproduce", TABLE.name, *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"ngsan reproduce: --output: {place} holds ")
-    assert told.endswith("; pass a folder of its own\n")
-    assert sorted((tmp_path / what).rglob("*")) == before
-    # What was begun there goes on; here until something else is wrong.
-    (tmp_path / what / LEDGER).touch()
+    message = capsys.readouterr().err
+    assert message.startswith(f"ngsan reproduce: --output: {place} holds ")
+    assert message.endswith("; pass a folder of its own\n")
+    assert sorted((tmp_path / kind).rglob("*")) == before
+    # An existing ledger there is used; here the next error is about --jobs.
+    (tmp_path / kind / LEDGER).touch()
     assert main(["reproduce", TABLE.name, *words]) == 2
     assert "jobs: 0 must be at least 1" in capsys.readouterr().err

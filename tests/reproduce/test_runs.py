@@ -1,4 +1,4 @@
-"""Tables of tiny runs on the built-in scenes: made, killed, taken up, reported."""
+"""Tables of tiny runs on the built-in scenes: training, kills, resuming, reports."""
 
 import csv
 import dataclasses
@@ -38,7 +38,7 @@ from ngsan.reproduce.tables import TABLES, Row, Table
 
 
 class KilledError(BaseException):
-    """What no part of a run reckons with."""
+    """An exception that no part of a run handles."""
 
 
 TABLE = Table(
@@ -79,7 +79,7 @@ def base(data, **changes):
 
 @pytest.fixture(scope="module")
 def made(data, tmp_path_factory):
-    """The table's runs with two seeds."""
+    """The ledger of the table's runs with two seeds."""
     ledger = Ledger(tmp_path_factory.mktemp("made"))
     make_runs(wanted_runs(TABLE, base(data), range(2)), ledger)
     return ledger
@@ -92,7 +92,7 @@ def without_times(ledger):
     return found
 
 
-def test_the_ledger_has_every_run_after_each_phase(made, data):
+def test_ledger_has_every_run_after_each_phase(made, data):
     assert len(made) == 2 * 2 * 2
     for run in wanted_runs(TABLE, base(data), range(2)):
         for phase in (CROSS_ENTROPY, SELF_CRITICAL):
@@ -102,21 +102,21 @@ def test_the_ledger_has_every_run_after_each_phase(made, data):
             assert entry.measured == {"test": CaptionDataset(data, "test").origin}
             assert len(entry.curve) == (2 if phase == CROSS_ENTROPY else 3)
             written = made.written(entry.key, "test")
-            # CIDEr of a set is the mean of its images.
+            # CIDEr of a set is the mean over its images.
             assert entry.metrics["test"]["CIDEr"] == pytest.approx(
                 statistics.mean(score for (score,) in written.scores), abs=0.01
             )
     assert not list((made.folder / "runs").iterdir())
 
 
-def test_a_table_of_cross_entropy_finds_the_first_phase_of_a_longer_run(made, data):
+def test_cross_entropy_table_reuses_the_first_phase_of_longer_runs(made, data):
     shorter = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
     wanted = wanted_runs(shorter, base(data), range(2))
     assert all(run.config.self_critical.epochs == 0 for run in wanted)
     assert all(run.key in made for run in wanted)
 
 
-def test_another_recipe_seed_or_model_is_another_run(data):
+def test_run_key_depends_on_recipe_seed_and_model(data):
     (run, *_) = wanted_runs(TABLE, base(data), [0])
     others = [
         wanted_runs(TABLE, base(data), [1])[0],
@@ -134,7 +134,7 @@ def test_another_recipe_seed_or_model_is_another_run(data):
 
 
 @pytest.mark.parametrize("step", [1, 6, 10])
-def test_a_run_that_was_killed_goes_on_and_ends_alike(made, data, tmp_path, step):
+def test_killed_run_resumes_with_the_same_result(made, data, tmp_path, step):
     ledger = Ledger(tmp_path)
     wanted = wanted_runs(TABLE, base(data), [0])
 
@@ -146,15 +146,15 @@ def test_a_run_that_was_killed_goes_on_and_ends_alike(made, data, tmp_path, step
         make_runs(wanted, ledger, listen=listen)
     assert len(ledger) == 0
     again = Ledger(tmp_path)
-    told = []
-    make_runs(wanted, again, listen=told.append)
-    assert any(entry.get("resumed_at") for entry in told)
+    logged = []
+    make_runs(wanted, again, listen=logged.append)
+    assert any(entry.get("resumed_at") for entry in logged)
     whole = without_times(made)
     assert {key: whole[key] for key in without_times(again)} == without_times(again)
 
 
 @pytest.mark.slow
-def test_several_runs_at_a_time_are_the_same(made, data, tmp_path):
+def test_parallel_runs_equal_sequential_ones(made, data, tmp_path):
     ledger = Ledger(tmp_path)
     wanted = wanted_runs(TABLE, base(data), [0])
     done = []
@@ -164,7 +164,7 @@ def test_several_runs_at_a_time_are_the_same(made, data, tmp_path):
     assert {key: whole[key] for key in without_times(ledger)} == without_times(ledger)
 
 
-def test_finished_runs_are_not_made_again(made, data):
+def test_finished_runs_are_not_repeated(made, data):
     before = (made.folder / LEDGER).read_bytes()
     make_runs(wanted_runs(TABLE, base(data), range(2)), made, listen=pytest.fail)
     assert (made.folder / LEDGER).read_bytes() == before
@@ -173,7 +173,7 @@ def test_finished_runs_are_not_made_again(made, data):
     assert (made.folder / LEDGER).read_bytes() == before
 
 
-def test_the_report_is_what_the_ledger_says(made, data):
+def test_report_equals_the_ledger(made, data):
     wanted = wanted_runs(TABLE, base(data), range(3))
     report = build_report(TABLE, wanted, made)
     assert report.missing == 2
@@ -194,12 +194,12 @@ def test_the_report_is_what_the_ledger_says(made, data):
     assert "| 130.8 |" in text
     assert "2 runs are not finished" in text
     table = list(csv.DictReader(io.StringIO(to_csv(report))))
-    assert len(table) == 2 * 2 * (len(TABLE.metrics) - 1)  # SPICE was not asked for
+    assert len(table) == 2 * 2 * (len(TABLE.metrics) - 1)  # without SPICE
     first = next(row for row in table if row["metric"] == "CIDEr" and row["seed"] == "1")
     assert float(first["value"]) == report.lines[0].cells["CIDEr"].values[1]
 
 
-def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys):
+def test_command_writes_the_files_and_prints_the_table(data, tmp_path, capsys):
     options = [
         "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--cross_entropy.epochs=1",
         "--cross_entropy.batch_size=32", "--runtime.device=cpu", "--runtime.threads=1",
@@ -208,7 +208,7 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
     assert main([*line, *options]) == 0
     shown = capsys.readouterr().out
     assert "One-layer SAN and N-SAN by epoch" in shown
-    assert "model.safetensors" not in shown  # such a file is no longer there
+    assert "model.safetensors" not in shown  # the file is removed
     for ending in ("md", "csv", "png"):
         assert (tmp_path / f"curve.{ending}").stat().st_size > 50
     assert main([*line, *options, "--report-only"]) == 0
@@ -216,7 +216,7 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["layers"], "--data is missing; pass the dataset folder"),
         (["layers", "--data", "DATA", "--seeds", "0"], "seeds: 0 must be at least 1"),
@@ -236,23 +236,25 @@ def test_the_command_makes_the_files_and_shows_the_table(data, tmp_path, capsys)
         (["examples", "--data", "DATA", "--report-only"], ": SAN, G-SAN; without --report-only"),
     ],
 )
-def test_wrong_lines_are_told(data, tmp_path, capsys, words, told):
+def test_invalid_command_lines_raise(data, tmp_path, capsys, words, message):
     words = [word.replace("DATA", str(data)) for word in words]
     assert main(["reproduce", *words, "--output", str(tmp_path)]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_help_says_what_the_command_means_by_a_key(capsys):
+def test_help_describes_the_options_of_the_command(capsys):
     with pytest.raises(SystemExit):
         main(["reproduce", "norms", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--data DIR dataset folder" in said
-    assert "--seeds N make runs of the seeds 0 to N - 1; a table shows all finished seeds" in said
-    assert "make the runs of these rows only; a table shows all finished rows" in said
-    assert "--seed " not in said
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "--data DIR dataset folder" in help_text
+    assert (
+        "--seeds N make runs of the seeds 0 to N - 1; a table shows all finished seeds" in help_text
+    )
+    assert "make the runs of these rows only; a table shows all finished rows" in help_text
+    assert "--seed " not in help_text
 
 
-def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
+def test_output_that_is_a_file_raises(data, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert (
         main(["reproduce", "layers", "--data", str(data), "--output", str(tmp_path / "file")]) == 2
@@ -260,7 +262,7 @@ def test_tables_in_the_place_of_a_file_are_refused(data, tmp_path, capsys):
     assert capsys.readouterr().err.endswith("file is not a folder\n")
 
 
-def test_two_commands_do_not_make_runs_in_one_folder(data, tmp_path, capsys):
+def test_concurrent_commands_in_one_folder_raise(data, tmp_path, capsys):
     line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path)]
     with folder_lock(tmp_path / ".lock"):
         assert main(line) == 2
@@ -270,7 +272,7 @@ def test_two_commands_do_not_make_runs_in_one_folder(data, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_table_can_be_built(data):
+def test_runs_of_every_table_can_be_built(data):
     for table in TABLES.values():
         if table.task != "captioning":
             continue
@@ -298,7 +300,7 @@ def test_tables_share_their_runs(data):
     assert keys["models-cross-entropy"]["G-SAN"] == keys["geometry"]["query-dependent (G-SAN)"]
 
 
-def test_examples_are_images_with_other_relations():
+def test_examples_are_images_with_different_relations():
     written = {
         "SAN": Written(
             ["1", "2", "3"], ["a dog on a bed", "a cat", "a cup by a <b>"], [[10], [20], [30]]
@@ -320,17 +322,17 @@ def test_examples_are_images_with_other_relations():
     assert "0 of 3 images" in empty
 
 
-def test_of_many_examples_half_are_won_by_either():
+def test_examples_are_balanced_between_the_models():
     ids = [str(number) for number in range(100)]
     written = {
         "SAN": Written(ids, ["a dog on it"] * 100, [[50.0]] * 100),
         "G-SAN": Written(ids, ["a dog by it"] * 100, [[float(number)] for number in range(100)]),
     }
-    found = [int(example.image) for example in choose_examples(written, most=10)]
+    found = [int(example.image) for example in choose_examples(written, max_examples=10)]
     assert found == [99, 98, 97, 96, 95, 0, 1, 2, 3, 4]
 
 
-def test_a_run_may_keep_its_folder(data, tmp_path):
+def test_run_folder_can_be_kept(data, tmp_path):
     (run, *_) = wanted_runs(dataclasses.replace(TABLE, phase=CROSS_ENTROPY), base(data), [0])
     ledger = Ledger(tmp_path)
     make_runs([run], ledger, keep=[run.key])
@@ -338,7 +340,7 @@ def test_a_run_may_keep_its_folder(data, tmp_path):
     assert (tmp_path / "runs" / run.key / "model.safetensors").is_file()
 
 
-def test_a_run_that_could_not_be_entered_is_not_lost(data, tmp_path, monkeypatch):
+def test_run_is_kept_when_the_ledger_cannot_be_written(data, tmp_path, monkeypatch):
     (run, *_) = wanted_runs(dataclasses.replace(TABLE, phase=CROSS_ENTROPY), base(data), [0])
 
     def full(ledger, entry, found):
@@ -348,14 +350,14 @@ def test_a_run_that_could_not_be_entered_is_not_lost(data, tmp_path, monkeypatch
         patch.setattr(Ledger, "add", full)
         with pytest.raises(OSError, match="No space left"):
             make_runs([run], Ledger(tmp_path))
-    told = []
+    logged = []
     ledger = Ledger(tmp_path)
-    make_runs([run], ledger, listen=told.append)
+    make_runs([run], ledger, listen=logged.append)
     assert run.key in ledger
-    assert not [entry for entry in told if entry["event"] == "step"]
+    assert not [entry for entry in logged if entry["event"] == "step"]
 
 
-def test_a_kill_while_a_run_is_removed_leaves_no_half_of_it(data, tmp_path, monkeypatch):
+def test_kill_while_removing_a_run_leaves_no_partial_run(data, tmp_path, monkeypatch):
     table = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
     first, second = wanted_runs(table, base(data), [0])
     remove, runs = shutil.rmtree, tmp_path / "runs"
@@ -375,7 +377,7 @@ def test_a_kill_while_a_run_is_removed_leaves_no_half_of_it(data, tmp_path, monk
     assert not list(runs.iterdir())
 
 
-def test_a_run_of_other_bytes_of_the_same_features_begins_again(data, tmp_path):
+def test_run_with_recomputed_features_starts_again(data, tmp_path):
     again = tmp_path / "again"
     again.mkdir()
     for path in data.iterdir():
@@ -387,28 +389,28 @@ def test_a_run_of_other_bytes_of_the_same_features_begins_again(data, tmp_path):
             features = np.nextafter(store[image].features, np.float16(9))
             writer.add(image, Regions(features, store[image].boxes, store[image].size))
     table = dataclasses.replace(TABLE, phase=CROSS_ENTROPY)
-    (begun, *_), (run, *_) = (wanted_runs(table, base(where), [0]) for where in (data, again))
-    assert begun.key == run.key
-    assert begun.content != run.content
+    (started, *_), (run, *_) = (wanted_runs(table, base(where), [0]) for where in (data, again))
+    assert started.key == run.key
+    assert started.content != run.content
 
     def listen(entry):
         if entry["event"] == "checkpoint" and entry["step"] >= 2:
             raise KilledError
 
     with pytest.raises(KilledError):
-        make_run(begun, tmp_path, listen=listen)
-    told = []
-    ((entry, _),) = make_run(run, tmp_path, listen=told.append)
-    assert next(line for line in told if line["event"] == "start")["resumed_at"] is None
+        make_run(started, tmp_path, listen=listen)
+    logged = []
+    ((entry, _),) = make_run(run, tmp_path, listen=logged.append)
+    assert next(line for line in logged if line["event"] == "start")["resumed_at"] is None
     assert entry.content == run.content
 
 
-def test_several_tables_want_each_run_once_and_the_longest_first(data, tmp_path):
+def test_runs_shared_by_tables_are_trained_once(data, tmp_path):
     def wanted(name):
         return wanted_runs(TABLES[name], reproduction_run_on(data), range(2))
 
     missing = missing_runs([*wanted("norms"), *wanted("models")], Ledger(tmp_path))
-    # SAN and N-SAN without self-critical learning are on the way of those with it.
+    # The cross-entropy runs of SAN and N-SAN are the first phase of their self-critical runs.
     few = ["layer norm", "batch norm", "instance norm with affine"]
     assert [(run.config.seed, run.label) for run in missing] == [
         (seed, label) for seed in range(2) for label in ("SAN", "N-SAN", "G-SAN", "NG-SAN", *few)

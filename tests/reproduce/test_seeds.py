@@ -1,4 +1,4 @@
-"""`--seeds` chooses which runs are made, and never which are shown."""
+"""`--seeds` chooses which runs to train, but tables show all finished runs."""
 
 import csv
 
@@ -7,7 +7,7 @@ from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.tables import TABLES
 from tests.reproduce.test_rows import SMALL
-from tests.reproduce.tiny_ledgers import CIDER, TABLE, enter, report, table_text
+from tests.reproduce.tiny_ledgers import CIDER, TABLE, add_runs, report, table_text
 
 
 def seeds_by_row(folder):
@@ -21,18 +21,18 @@ def seeds_by_row(folder):
 
 
 def files_of(folder):
-    """What is in the table as Markdown and CSV and in its figure."""
+    """The content of the table as Markdown, CSV and figure."""
     return [(folder / f"{TABLE.name}.{ending}").read_bytes() for ending in ("md", "csv", "png")]
 
 
-def test_a_table_has_all_finished_seeds_however_few_were_made_last(tmp_path):
+def test_table_shows_all_finished_seeds(tmp_path):
     data, to = tmp_path / "scenes", tmp_path / "to"
     scenes = sample_splits({"train": 32, "val": 8}, min_objects=2, max_objects=2, seed=1)
     write_scene_folder(data, scenes, scene_vocabulary())
     line = ["reproduce", TABLE.name, "--data", str(data), "--output", str(to), *SMALL]
     assert main([*line, "--rows", "SAN", "--seeds=2"]) == 0
     assert main([*line, "--rows", "SAN", "N-SAN", "--seeds=1"]) == 0
-    assert len(Ledger(to)) == 3  # no second run of N-SAN was made
+    assert len(Ledger(to)) == 3  # no second run of N-SAN
     assert seeds_by_row(to) == {"SAN": [0, 1], "N-SAN": [0]}
     assert "5 runs are not finished." in table_text(to)  # of four rows with the two seeds
     before = files_of(to)
@@ -41,8 +41,8 @@ def test_a_table_has_all_finished_seeds_however_few_were_made_last(tmp_path):
         assert files_of(to) == before
 
 
-def test_a_report_of_few_seeds_is_that_of_all(tmp_path, capsys):
-    enter(tmp_path, seeds=3)
+def test_report_shows_all_finished_seeds(tmp_path, capsys):
+    add_runs(tmp_path, seeds=3)
     assert report(tmp_path) == 0
     whole = files_of(tmp_path), capsys.readouterr().out
     assert seeds_by_row(tmp_path) == {label: [0, 1, 2] for label in CIDER}
@@ -54,9 +54,9 @@ def test_a_report_of_few_seeds_is_that_of_all(tmp_path, capsys):
     assert "7 runs are not finished." in table_text(tmp_path)
 
 
-def test_seeds_of_another_table_are_not_missed(tmp_path):
-    enter(tmp_path, seeds=1)
-    enter(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"), seeds=3)
+def test_seeds_of_another_table_are_not_missing(tmp_path):
+    add_runs(tmp_path, seeds=1)
+    add_runs(tmp_path, table=TABLES["curve"], rows=("SAN", "N-SAN"), seeds=3)
     assert report(tmp_path, "--seeds=1") == 0
     assert seeds_by_row(tmp_path) == {label: [0] for label in CIDER}
     assert "1 run is not finished." in table_text(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs that were measured on another test split are not looked at together."""
+"""Runs that were evaluated on different test splits are not combined."""
 
 import dataclasses
 import json
@@ -26,11 +26,11 @@ from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import wanted_runs
 from ngsan.reproduce.tables import TABLES
 from ngsan.text.subwords import FILE, Subwords
-from tests.reproduce.tiny_ledgers import TABLE, enter_run, report
-from tests.translation_worlds import backwards_folder
+from tests.reproduce.tiny_ledgers import TABLE, add_run, report
+from tests.translation_helpers import backwards_folder
 
 SCORES = [float(score) for score in range(8)]
-REFUSED = "there was evaluated on another split 'test' than the data's"
+OTHER_SPLIT = "there was evaluated on another split 'test' than the data's"
 
 
 def write_scenes(folder, splits=("train", "val", "test")):
@@ -61,14 +61,14 @@ def scenes(tmp_path):
 
 @pytest.fixture
 def entered(tmp_path, scenes):
-    """A ledger of two rows with two seeds, as the scenes are."""
+    """A ledger of two rows with two seeds on the scenes."""
     ledger = Ledger(tmp_path / "to")
     for run in runs_on(scenes, range(2)):
-        enter_run(ledger, run, 100.0, SCORES)
+        add_run(ledger, run, 100.0, SCORES)
     return ledger.folder
 
 
-def test_the_test_split_is_told_and_is_no_part_of_the_key(scenes):
+def test_test_split_is_recorded_but_not_part_of_the_key(scenes):
     (before,) = runs_on(scenes, [0], ["SAN"])
     change(scenes / CAPTIONS, "test")
     (after,) = runs_on(scenes, [0], ["SAN"])
@@ -78,15 +78,15 @@ def test_the_test_split_is_told_and_is_no_part_of_the_key(scenes):
 
 
 @pytest.mark.parametrize("rows", [("SAN", "N-SAN"), ("G-SAN",)])
-def test_no_run_is_made_beside_those_of_another_test_split(scenes, entered, rows):
+def test_training_beside_runs_of_another_test_split_raises(scenes, entered, rows):
     change(scenes / CAPTIONS, "test")
-    with pytest.raises(ValueError, match=REFUSED) as told:
+    with pytest.raises(ValueError, match=OTHER_SPLIT) as raised:
         make_runs(runs_on(scenes, range(3), rows), Ledger(entered), listen=pytest.fail)
-    assert "use another --output for these data" in str(told.value)
+    assert "use another --output for these data" in str(raised.value)
     assert len(Ledger(entered)) == 4
 
 
-def test_the_command_refuses_to_make_or_to_show_them(scenes, entered, capsys):
+def test_command_with_another_test_split_raises(scenes, entered, capsys):
     assert report(entered, "--data", str(scenes)) == 0
     change(scenes / CAPTIONS, "test")
     table = entered / f"{TABLE.name}.md"
@@ -94,36 +94,36 @@ def test_the_command_refuses_to_make_or_to_show_them(scenes, entered, capsys):
     for words in (["--report-only"], []):
         line = ["reproduce", TABLE.name, "--data", str(scenes), "--output", str(entered), *words]
         assert main(line) == 2
-        assert REFUSED in capsys.readouterr().err
+        assert OTHER_SPLIT in capsys.readouterr().err
     assert not table.exists()
-    # What was validated on is known by the key, and the ledger alone is as it was.
+    # The validation split is part of the key, and the ledger itself is unchanged.
     assert report(entered, "--data", str(scenes), "--split", "val") == 0
     assert report(entered) == 0
 
 
-def test_the_page_of_examples_is_refused_as_well(tmp_path, scenes, capsys):
+def test_example_page_with_another_test_split_raises(tmp_path, scenes, capsys):
     ledger = Ledger(tmp_path / "to")
     for run in runs_on(scenes, [0], ("SAN", "G-SAN")):
-        enter_run(ledger, run, 100.0, SCORES)
+        add_run(ledger, run, 100.0, SCORES)
     assert report(ledger.folder, "--data", str(scenes), name="examples") == 0
     change(scenes / CAPTIONS, "test")
     assert report(ledger.folder, "--data", str(scenes), name="examples") == 2
-    assert REFUSED in capsys.readouterr().err
+    assert OTHER_SPLIT in capsys.readouterr().err
 
 
-def test_a_run_of_a_later_seed_is_refused_beside_them_without_data(scenes, entered, capsys):
+def test_report_of_runs_on_different_test_splits_raises(scenes, entered, capsys):
     change(scenes / CAPTIONS, "test")
     (other,) = runs_on(scenes, [2], ["N-SAN"])
-    enter_run(Ledger(entered), other, 100.0, SCORES)
+    add_run(Ledger(entered), other, 100.0, SCORES)
     first, *_ = runs_on(scenes, [0])
     for words in ([], ["--seeds", "2"]):  # fewer seeds do not hide it
         assert report(entered, *words) == 2
-        told = capsys.readouterr().err
-        assert f"the runs {first.key} and {other.key} were evaluated on different splits" in told
+        error = capsys.readouterr().err
+        assert f"the runs {first.key} and {other.key} were evaluated on different splits" in error
     assert report(entered, "--split", "val") == 0
 
 
-def test_old_lines_are_taken_as_they_are(scenes, entered):
+def test_entries_without_recorded_splits_are_accepted(scenes, entered):
     path = entered / LEDGER
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
@@ -133,39 +133,39 @@ def test_old_lines_are_taken_as_they_are(scenes, entered):
     make_runs(runs_on(scenes, range(2)), Ledger(entered))
     assert report(entered, "--data", str(scenes)) == 0
     (other,) = runs_on(scenes, [2], ["N-SAN"])
-    enter_run(Ledger(entered), other, 100.0, SCORES)
+    add_run(Ledger(entered), other, 100.0, SCORES)
     assert report(entered) == 0
 
 
-def test_runs_of_other_data_may_be_in_the_same_ledger(tmp_path, scenes, entered):
+def test_ledger_may_hold_runs_of_other_data(tmp_path, scenes, entered):
     change(scenes / CAPTIONS, "train")
     change(scenes / CAPTIONS, "test")
     runs = runs_on(scenes, range(2))
     for run in runs:
-        enter_run(Ledger(entered), run, 100.0, SCORES)
+        add_run(Ledger(entered), run, 100.0, SCORES)
     make_runs(runs, Ledger(entered))
     assert len(Ledger(entered)) == 8
     assert report(entered, "--data", str(scenes)) == 0
 
 
-def test_without_a_test_split_nothing_is_told_or_asked(tmp_path, entered):
+def test_data_without_test_split_are_not_checked(tmp_path, entered):
     data = write_scenes(tmp_path / "fewer", ["train", "val"])
     runs = runs_on(data, range(2))
     assert all(run.measured == {} for run in runs)
     ledger = Ledger(tmp_path / "others")
     for number, run in enumerate(runs):
-        enter_run(ledger, run, 100.0, SCORES, measured={"test": str(number)})
+        add_run(ledger, run, 100.0, SCORES, measured={"test": str(number)})
     make_runs(runs, ledger)
 
 
-def test_a_validation_split_of_that_name_is_in_the_key(scenes):
+def test_validation_split_named_test_is_in_the_key(scenes):
     data = DataConfig(folder=str(scenes), val_split="test")
     base = dataclasses.replace(read_recipe("reproduce"), data=data)
     (run,) = wanted_runs(TABLE, base, [0], ["SAN"])
     assert (set(run.data), run.measured) == ({"train", "validation"}, {})
 
 
-def test_clips_are_known_alike(tmp_path):
+def test_test_split_of_clips_is_recorded(tmp_path):
     sizes = {"train": 6, "val": 4, "test": 4}
     write_moving_folder(tmp_path, sample_moving_splits(sizes, frames=4))
     base = dataclasses.replace(read_recipe("vatex-nsa"), data=DataConfig(folder=str(tmp_path)))
@@ -182,7 +182,7 @@ def question_runs(folder, rows=None):
     return wanted_runs(TABLES["vqa"], base, [0], rows)
 
 
-def test_questions_are_known_alike_whatever_the_rows(tmp_path):
+def test_test_split_of_questions_is_recorded(tmp_path):
     write_question_scenes(tmp_path, {"train": 12, "val": 6, "test": 6}, max_objects=3)
     before, blind = question_runs(tmp_path), question_runs(tmp_path, ["question only"])
     assert {run.measured["test"] for run in before} == {run.measured["test"] for run in blind}
@@ -192,7 +192,7 @@ def test_questions_are_known_alike_whatever_the_rows(tmp_path):
     assert before[0].measured["test"] != after[0].measured["test"]
 
 
-def test_a_model_that_sees_nothing_needs_no_features_of_the_test_split(tmp_path):
+def test_question_only_model_needs_no_test_features(tmp_path):
     write_question_scenes(tmp_path / "whole", {"train": 12, "val": 6, "test": 6}, max_objects=3)
     part, store = tmp_path / "part", FeatureStore(tmp_path / "whole")
     part.mkdir()
@@ -207,12 +207,12 @@ def test_a_model_that_sees_nothing_needs_no_features_of_the_test_split(tmp_path)
     (blind,) = question_runs(part, ["question only"])
     assert set(blind.measured) == {"test"}
     assert blind.key == question_runs(tmp_path / "whole", ["question only"])[0].key
-    # Others could not be measured; that is told before they have learned for hours.
+    # Other models could not be evaluated, so this raises before the training.
     with pytest.raises(ValueError, match="in the split 'test' have no features"):
         question_runs(part)
 
 
-def test_the_key_of_a_translation_covers_all_splits(tmp_path):
+def test_translation_key_covers_all_splits(tmp_path):
     data, keys = backwards_folder(tmp_path / "pairs", train=200, val=10), []
     sides = {name: [tmp_path / f"{name}.{side}" for side in "st"] for name in ("some", "others")}
     for name, (source, target) in sides.items():

@@ -1,4 +1,4 @@
-"""Tables of clips, of translation and of answers: tiny runs through the command."""
+"""Tables of clips, translation and question answering: tiny runs of the command."""
 
 import csv
 import dataclasses
@@ -27,7 +27,7 @@ from ngsan.reproduce.runs import wanted_runs
 from ngsan.reproduce.tables import TABLES, Row, Table
 from ngsan.reproduce.tasks import Answering, answer_priors
 from ngsan.text.answers import answer_accuracy
-from tests.translation_worlds import backwards_folder
+from tests.translation_helpers import backwards_folder
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--model.layers=1"]
 PLACE = ["--runtime.device=cpu", "--runtime.threads=1"]
@@ -54,13 +54,13 @@ def questions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answered(questions, tmp_path_factory):
-    """The table of answers with two seeds."""
+    """The folder of the VQA table with two seeds."""
     folder = tmp_path_factory.mktemp("answered")
     assert reproduce("vqa", questions, folder, "--seeds", "2", *SMALL, *ANSWERER) == 0
     return folder
 
 
-def test_answers_are_entered_with_the_accuracy_of_each(questions, answered):
+def test_ledger_has_answers_and_their_accuracies(questions, answered):
     asked = {question.id: question for question in read_questions(questions)}
     entries = entries_of(answered)
     assert len(entries) == 3 * 2
@@ -78,7 +78,7 @@ def test_answers_are_entered_with_the_accuracy_of_each(questions, answered):
             assert metrics["accuracy"] == pytest.approx(mean, abs=1e-3)
 
 
-def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions, answered):
+def test_vqa_table_compares_with_mcan_and_shows_priors(questions, answered):
     text = (answered / "vqa.md").read_text()
     assert "difference of accuracy from MCAN" in text
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if "|" in line}
@@ -87,8 +87,10 @@ def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions,
     with (answered / "vqa.csv").open() as file:
         priors = [row for row in csv.DictReader(file) if row["row"].startswith("prior")]
     asked = [question for question in read_questions(questions) if question.split == "test"]
-    learned = [question for question in read_questions(questions) if question.split == "train"]
-    best = Counter(Counter(question.answers).most_common(1)[0][0] for question in learned)
+    train_questions = [
+        question for question in read_questions(questions) if question.split == "train"
+    ]
+    best = Counter(Counter(question.answers).most_common(1)[0][0] for question in train_questions)
     answer = best.most_common(1)[0][0]
     expected = statistics.mean(answer_accuracy(answer, question.answers) for question in asked)
     found = next(row for row in priors if row["metric"] == "accuracy" and answer in row["row"])
@@ -96,7 +98,7 @@ def test_the_table_of_answers_compares_with_mcan_and_shows_the_priors(questions,
     assert (answered / "vqa.png").stat().st_size > 1000
 
 
-def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
+def test_split_option_shows_the_other_split(questions, answered, capsys):
     words = ["--seeds", "2", "--report-only", *SMALL, *ANSWERER]
     assert reproduce("vqa", questions, answered, "--split", "val", *words) == 0
     with (answered / "vqa-val.csv").open() as file:
@@ -109,7 +111,7 @@ def test_the_other_split_is_shown_when_asked_for(questions, answered, capsys):
     assert "'tset' is not measured" in capsys.readouterr().err
 
 
-def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_path, answered):
+def test_all_models_answer_the_same_questions(questions, tmp_path, answered):
     kept = [image for number, image in enumerate(FeatureStore(questions).ids()) if number % 5]
     data = without_features(questions, tmp_path / "data", kept)
     words = ["--data.skip_missing=true", "--seeds", "1", "--rows", "question only", "MCAN"]
@@ -121,7 +123,7 @@ def test_a_model_that_sees_nothing_is_asked_what_the_others_are(questions, tmp_p
 
 
 def without_features(questions, folder, keep=()):
-    """The questions alone, or with the features of some images."""
+    """A copy of the questions, with the features of the given images only."""
     folder.mkdir()
     for path in questions.iterdir():
         if path.is_file():
@@ -135,13 +137,13 @@ def without_features(questions, folder, keep=()):
 
 
 @pytest.mark.parametrize("features", ["none", "none, skipped", "some"])
-def test_a_model_that_sees_nothing_needs_no_features(questions, tmp_path, answered, features):
+def test_question_only_model_needs_no_features(questions, tmp_path, answered, features):
     keep = [*FeatureStore(questions).ids()][::2] if features == "some" else ()
     data = without_features(questions, tmp_path / "data", keep)
     words = ["--seeds", "1", "--rows", "question only", *SMALL, *ANSWERER]
     words += ["--data.skip_missing=true"] if "skipped" in features else []
     assert reproduce("vqa", data, tmp_path / "to", *words) == 0
-    # It learns and is asked the same as where there are features.
+    # Training and evaluation equal those with features.
     (entry,) = entries_of(tmp_path / "to")
     (same,) = (
         other
@@ -159,14 +161,14 @@ def test_a_model_that_sees_nothing_needs_no_features(questions, tmp_path, answer
     assert table.read_text() == text
 
 
-def test_models_that_see_are_refused_without_features(questions, tmp_path, capsys):
+def test_other_models_without_features_raise(questions, tmp_path, capsys):
     data = without_features(questions, tmp_path / "data")
     assert reproduce("vqa", data, tmp_path / "to", "--seeds", "1", *SMALL, *ANSWERER) == 2
     assert "no feature store in" in capsys.readouterr().err
     assert not (tmp_path / "to" / LEDGER).exists()
 
 
-def test_rows_do_not_change_what_the_data_are(questions):
+def test_rows_option_does_not_change_the_key(questions):
     base = AnsweringConfig(data=AnswerDataConfig(folder=str(questions)))
     keys = [
         {run.label: run.key for run in wanted_runs(TABLES["vqa"], base, [0], rows)}
@@ -175,29 +177,29 @@ def test_rows_do_not_change_what_the_data_are(questions):
     assert keys[1]["question only"] == keys[0]["question only"]
 
 
-def test_priors_go_by_the_type_of_the_question():
+def test_priors_by_question_type():
     def asked(name, kind, answer):
         return Question(name, "1", "train", "who?", (answer,) * 10, question_type=kind)
 
-    learned = [
+    train_questions = [
         asked("1", "is", "yes"), asked("2", "is", "yes"), asked("3", "is", "no"),
         asked("4", "how many", "2"), asked("5", "how many", "2"), asked("6", "what", "dog"),
     ]  # fmt: skip
     wanted = {kind: asked(kind, kind, "x") for kind in ("is", "how many", "why")}
-    overall, by_type = answer_priors(learned, wanted).values()
+    overall, by_type = answer_priors(train_questions, wanted).values()
     assert set(overall.values()) <= {"yes", "2"}
     assert len(set(overall.values())) == 1
     assert by_type == {"is": "yes", "how many": "2", "why": overall["why"]}
 
 
-def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
+def test_ledger_has_translations_and_their_bleu_counts(tmp_path, capsys):
     data = backwards_folder(tmp_path / "pairs", train=200, val=40)
     words = [
         "--seeds", "2", *SMALL, "--cross_entropy.epochs=2", "--cross_entropy.batch_size=400",
         "--cross_entropy.average_epochs=0", "--validation.decoding.beam=2",
     ]  # fmt: skip
     assert reproduce("translation", data, tmp_path / "to", *words) == 0
-    # Without a test split the table is of the validation split.
+    # Without a test split, the table shows the validation split.
     assert "Translation (Table 8, val)" in capsys.readouterr().out
     ledger, references = Ledger(tmp_path / "to"), ParallelSplit(data, "val").texts("target")
     counts = {}
@@ -214,7 +216,7 @@ def test_translations_are_entered_with_what_bleu_counts(tmp_path, capsys):
     assert f"| {p:.4f} |" in (tmp_path / "to" / "translation.md").read_text()
 
 
-def test_clips_are_captioned(tmp_path):
+def test_video_table(tmp_path):
     write_moving_folder(tmp_path / "data", sample_moving_splits({"train": 12, "val": 4}, frames=4))
     words = ["--seeds", "1", *SMALL, "--cross_entropy.epochs=1", "--cross_entropy.batch_size=6"]
     assert reproduce("video", tmp_path / "data", tmp_path / "to", *words) == 0
@@ -226,8 +228,8 @@ def test_clips_are_captioned(tmp_path):
     )
 
 
-def features_again(source, folder, change):
-    """The questions of a folder, with features that differ by what `change` makes of them."""
+def with_changed_features(source, folder, change):
+    """A copy of a folder whose features are changed by `change`."""
     folder.mkdir()
     for path in source.iterdir():
         if path.is_file():
@@ -240,7 +242,7 @@ def features_again(source, folder, change):
     return AnsweringConfig(data=AnswerDataConfig(folder=str(folder)))
 
 
-def rounded_otherwise(regions):
+def rounded_differently(regions):
     next_ones = np.nextafter(regions.features, np.float16(9))
     return Regions(next_ones, regions.boxes, regions.size)
 
@@ -248,28 +250,28 @@ def rounded_otherwise(regions):
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        (("", rounded_otherwise), True),
+        (("", rounded_differently), True),
         (("another network", lambda regions: regions), False),
         (("", lambda regions: Regions(regions.features[:-1], regions.boxes[:-1])), False),
     ],
 )
-def test_features_that_were_made_twice_are_the_same_data(questions, tmp_path, change, same):
+def test_recomputed_features_are_the_same_data(questions, tmp_path, change, same):
     task = Answering()
     before = task.fit(AnsweringConfig(data=AnswerDataConfig(folder=str(questions))))
-    after = task.fit(features_again(questions, tmp_path / "again", change))
+    after = task.fit(with_changed_features(questions, tmp_path / "again", change))
     assert (before.data == after.data) is same
     assert (before.content == after.content) is (change[0] != "")
 
 
-def test_the_first_rounds_of_another_machine_count(questions, answered, tmp_path):
-    again = features_again(questions, tmp_path / "again", ("", rounded_otherwise))
+def test_runs_with_recomputed_features_are_reused(questions, answered, tmp_path):
+    again = with_changed_features(questions, tmp_path / "again", ("", rounded_differently))
     before = entries_of(answered)
     command = ["--seeds", "2", *SMALL, *ANSWERER]
     assert reproduce("vqa", again.data.folder, answered, *command) == 0
     assert entries_of(answered) == before
 
 
-def test_every_table_has_a_recipe_that_fits_its_rows(questions):
+def test_table_recipes_are_valid_for_all_rows(questions):
     for table in TABLES.values():
         recipe = table.base
         for row in table.rows:
@@ -280,19 +282,19 @@ def test_every_table_has_a_recipe_that_fits_its_rows(questions):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"compared_with": "SAM"}, "no row 'SAM'"),
         ({"metric": "CIDEr-D"}, "CIDEr-D is not among its metrics"),
         ({"rows": (Row("SAN", {}), Row("SAN", {}))}, "two rows have the same label"),
     ],
 )
-def test_tables_are_checked(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_tables_raise(changes, message):
+    with pytest.raises(ValueError, match=message):
         Table(**{"name": "x", "title": "", "place": "", "rows": (Row("SAN", {}),), **changes})
 
 
-def test_help_explains_the_keys_of_the_table_s_task(capsys):
+def test_help_lists_the_keys_of_the_tables_task(capsys):
     for name, key in (("vqa", "--training.epochs"), ("translation", "--model.hidden-dropout")):
         for words in ([name, "--help"], ["--report-only", name, "--output", "layers", "--help"]):
             with pytest.raises(SystemExit):

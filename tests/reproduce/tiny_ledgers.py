@@ -1,4 +1,4 @@
-"""Ledgers of runs that nobody made, and the tables of them."""
+"""Ledgers of fake runs, and tables made from them."""
 
 import dataclasses
 
@@ -14,15 +14,15 @@ CIDER = {"SAN": (101.0, 103.0), "N-SAN": (104.0, 107.0), "G-SAN": (110.0, 111.0)
 
 
 def runs_of(table, seeds, rows, *, data="coco", feature_dim=8):
-    """Runs of a table as if they learned from some data."""
+    """Runs of a table as if trained on some data."""
     base = read_recipe("reproduce")
     model = dataclasses.replace(base.model, vocab_size=50, feature_dim=feature_dim)
     fitted = Fitted(dataclasses.replace(base, model=model), {"train": data}, {})
     return wanted_runs(table, base, seeds, rows, fitted=fitted)
 
 
-def enter_run(ledger, run, cider, scores, ids=None, measured=None):
-    """A run with what CIDEr counts in each image, the same on both splits."""
+def add_run(ledger, run, cider, scores, ids=None, measured=None):
+    """Adds a run with the CIDEr of each image, the same on both splits."""
     settings = run.settings(run.phase)
     entry = Entry(
         key=run.key,
@@ -44,32 +44,32 @@ def enter_run(ledger, run, cider, scores, ids=None, measured=None):
     ledger.add(entry, {"test": written, "val": written})
 
 
-def enter(folder, *, table=TABLE, rows=tuple(CIDER), seeds=2, **about):
-    """Runs of each row, two unless told otherwise and three at most, with scores of ten images."""
+def add_runs(folder, *, table=TABLE, rows=tuple(CIDER), seeds=2, **about):
+    """Adds two (at most three) runs of each row, with scores of ten images."""
     ledger = Ledger(folder)
     for run in runs_of(table, range(seeds), rows, **about):
         cider = (*CIDER.get(run.label, (108.0, 109.0)), 105.0)[run.config.seed]
-        enter_run(ledger, run, cider, [cider + place for place in range(10)])
+        add_run(ledger, run, cider, [cider + place for place in range(10)])
 
 
-def enter_scores(folder, scores):
-    """Runs of `TABLE`, from what CIDEr counts in each image by row and seed."""
+def add_runs_with_scores(folder, scores):
+    """Adds runs of `TABLE` with the given CIDEr of each image, by row and seed."""
     ledger = Ledger(folder)
     for run in runs_of(TABLE, range(3), list(scores)):
         if run.config.seed in scores[run.label]:
             mine = [float(score) for score in scores[run.label][run.config.seed]]
-            enter_run(ledger, run, round(sum(mine) / len(mine), 4), mine)
+            add_run(ledger, run, round(sum(mine) / len(mine), 4), mine)
 
 
-def lose(folder, label, *seeds):
-    """Removes what runs of `TABLE` wrote."""
+def remove_outputs(folder, label, *seeds):
+    """Removes the outputs of runs of `TABLE`."""
     for run in runs_of(TABLE, seeds, [label]):
         for split in ("test", "val"):
             (folder / WRITTEN / f"{run.key}-{split}.json.gz").unlink()
 
 
 def report(folder, *words, name=TABLE.name):
-    """Makes a table of what is finished."""
+    """Creates a table of the finished runs."""
     return main(["reproduce", name, "--report-only", "--output", str(folder), *words])
 
 
@@ -78,7 +78,7 @@ def table_text(folder):
     return (folder / f"{TABLE.name}.md").read_text()
 
 
-def chances(folder):
+def p_values(folder):
     """The last two cells of each row of the Markdown table."""
     lines = [line for line in table_text(folder).splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]

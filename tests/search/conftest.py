@@ -1,4 +1,4 @@
-"""Runs every test of this folder with the NumPy search and with torch's."""
+"""Runs every test of this folder with the NumPy and the torch backend."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.search import models
 
 @pytest.fixture(autouse=True, params=["numpy", "torch"])
 def backend(request, monkeypatch):
-    """The backend of the models that a test makes."""
+    """The array backend of the models in a test."""
     if request.param != "both":  # such tests name the backend themselves
         monkeypatch.setattr(models, "BACKEND", request.param)
     return request.param

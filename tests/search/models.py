@@ -1,14 +1,14 @@
-"""Models without weights for the tests of searches: tables that all prefixes are looked up in."""
+"""Models without weights for search tests: tables of logits by prefix."""
 
 import numpy as np
 import torch
 
 BACKEND = "torch"
-"""Of models that name none; `conftest.py` runs every test with both."""
+"""The default backend; `conftest.py` runs every test with both."""
 
 
 class Model:
-    """What both models share: logits of either backend."""
+    """Base class: converts logits to the arrays of the backend."""
 
     def __init__(self, images, vocab_size, backend):
         self.backend = backend or BACKEND
@@ -16,14 +16,14 @@ class Model:
         self.device = torch.device("cpu") if self.backend == "torch" else None
 
     def convert(self, logits):
-        """NumPy logits as the backend's."""
+        """Converts NumPy logits to an array of the backend."""
         return torch.from_numpy(logits) if self.backend == "torch" else logits
 
 
 class TableModel(Model):
-    """Logits that are a random function of the image and of all words so far.
+    """Logits that are a random function of the image and all words so far.
 
-    Nothing is shared between prefixes, so a search that mixes up two captions gives itself away.
+    Prefixes share nothing, so a search that mixes up two captions fails its test.
     """
 
     def __init__(self, *, images=1, vocab_size=4, seed=0, scale=1.5, first=0, backend=None):
@@ -32,7 +32,7 @@ class TableModel(Model):
         self._known = {}
 
     def logits(self, image, prefix):
-        """The logits after some words, the boundary at the beginning not among them."""
+        """The logits after a prefix, given without the boundary at its start."""
         key = (image + self.first, *prefix)
         if key not in self._known:
             random = np.random.default_rng((self.seed, len(key), *key))
@@ -40,7 +40,7 @@ class TableModel(Model):
         return self._known[key]
 
     def log_probs(self, image, prefix):
-        """The log-probabilities after some words, in double precision."""
+        """The log-probabilities after a prefix, in double precision."""
         logits = self.logits(image, prefix).astype(float)
         return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
@@ -49,7 +49,7 @@ class TableModel(Model):
         self._steps, self._max_length = 0, max_length
 
     def step(self, words, parents=None):
-        assert self._steps < self._max_length, "more steps than were asked for"
+        assert self._steps < self._max_length, "more steps than max_length"
         self._steps += 1
         if self._steps > 1:  # the first word is the boundary
             kept = self._prefixes
@@ -69,7 +69,7 @@ class TableModel(Model):
 
 
 class PositionModel(Model):
-    """Logits that depend on the position alone, for many images at a time."""
+    """Logits that depend only on the position, for many images at a time."""
 
     def __init__(self, logits, *, images=1, backend=None):
         self.table = np.atleast_2d(np.asarray(logits))

@@ -1,4 +1,4 @@
-"""What a search should find, in plain Python: all captions, and beam search with lists and loops.
+"""Expected search results in plain Python: exhaustive search, and beam search with lists and loops.
 
 Probabilities come from `TableModel.log_probs`, in double precision. The boundary is 0.
 """
@@ -18,7 +18,7 @@ class Found:
 
 
 def violates(words, rules: Constraints):
-    """Whether the last word may not stand where it does; words of the prefix always may."""
+    """Whether the last word breaks a rule; words of the prefix never do."""
     place = len(words) - 1
     if place < len(rules.prefix):
         return words[place] != rules.prefix[place]
@@ -40,7 +40,7 @@ def may_end(words, rules: Constraints):
 
 
 def may_be_cut(words, rules: Constraints):
-    """Whether a caption of the greatest length is a whole one though it has no end."""
+    """Whether a caption of max_length words is valid without an end token."""
     prescribed = len(words) <= len(rules.prefix)
     bad = words[-1] in rules.bad_endings and not prescribed
     return set(rules.required) <= set(words) and not bad
@@ -55,7 +55,7 @@ def all_captions(
     rules=Constraints(),  # noqa: B008
     must_end=False,
 ):
-    """Every caption that meets the conditions, the best first."""
+    """Every caption that satisfies the constraints, best first."""
     found = []
 
     def add(words, total, length):
@@ -80,20 +80,20 @@ def all_captions(
 
 @dataclasses.dataclass
 class Group:
-    banks: list  # of lists of (words, log-probability), the best first
+    banks: list  # lists of (words, log-probability), best first
     shelf: list = dataclasses.field(default_factory=list)
     done: bool = False
 
 
 def allowed(words, word, rules, max_length):
-    """Whether a search may go on from `words` with `word`, 0 for the end."""
+    """Whether a search may extend `words` by `word`; 0 is the end."""
     if word == 0:
         return may_end(words, rules)
     longer = (*words, word)
     if violates(longer, rules):
         return False
     missing = set(rules.required) - set(longer)
-    no_end = bool(missing) and missing <= set(rules.bad_endings)  # another word must follow them
+    no_end = bool(missing) and missing <= set(rules.bad_endings)  # another word must follow
     if len(missing) + no_end > max_length - len(longer):
         return len(longer) <= len(rules.prefix)
     return len(longer) < max_length or may_be_cut(longer, rules)
@@ -113,11 +113,11 @@ def beam_search(
     rules=Constraints(),  # noqa: B008
     must_end=False,
 ):
-    """Beam search as it is described, without tensors."""
+    """Beam search without tensors."""
     width, required = beam // groups, set(rules.required)
     state = [Group([[((), 0.0)]] + [[] for _ in required]) for _ in range(groups)]
-    for length in range(1, max_length + 1):  # of the captions made in this step, ends counted
-        said = []
+    for length in range(1, max_length + 1):  # of this step's captions, including the end token
+        chosen_words = []
         for group in state:
             ranked = [[] for _ in group.banks]
             for words, total in itertools.chain(*group.banks):
@@ -128,7 +128,7 @@ def beam_search(
                     if must_end and word and length == max_length:
                         continue
                     value = total + log_probs[word]
-                    rank = value - diversity * said.count(word)
+                    rank = value - diversity * chosen_words.count(word)
                     bank = len(required & {*words, word})
                     ranked[bank].append((rank, words, word, value))
             banks = []
@@ -141,27 +141,27 @@ def beam_search(
                             score = value / length**length_penalty
                             group.shelf.append(Found(words, value, score))
                 banks.append([(*c[1:3], c[3]) for c in candidates if c[2] != 0][:width])
-            said += [word for bank in banks for _, word, _ in bank]
+            chosen_words += [word for bank in banks for _, word, _ in bank]
             group.banks = [[((*words, word), value) for words, word, value in b] for b in banks]
             group.shelf = sorted(group.shelf, key=lambda found: -found.score)[:width]
-            group.done = group.done or _over(
+            group.done = group.done or _is_done(
                 group, width, max_length, length, length_penalty, early_stopping
             )
     return _collect(state, width, max_length, length_penalty)[:num_return]
 
 
-def _over(group, width, max_length, length, length_penalty, early_stopping):
+def _is_done(group, width, max_length, length, length_penalty, early_stopping):
     open_totals = [total for bank in group.banks for _, total in bank]
     if not open_totals:
         return True
     if len(group.shelf) < width:
         return False
-    # Dividing a negative number by more makes it better: the greatest length is the best hope.
-    hope = max(total / length**length_penalty for total in open_totals)
+    # Dividing a negative number by more raises it: the bound uses the maximum length.
+    bound = max(total / length**length_penalty for total in open_totals)
     if length_penalty > 0:
-        hope = max(open_totals) / max_length**length_penalty
-    # At the last step captions are cut off, and these compete with what has ended.
-    return (early_stopping and length < max_length) or group.shelf[-1].score >= hope
+        bound = max(open_totals) / max_length**length_penalty
+    # At the last step captions are cut off and compete with those that have ended.
+    return (early_stopping and length < max_length) or group.shelf[-1].score >= bound
 
 
 def _collect(state, width, max_length, length_penalty):
@@ -176,7 +176,7 @@ def _collect(state, width, max_length, length_penalty):
 
 
 def assert_same(written, image, expected, *, atol=1e-4):
-    """Compares what a search wrote for an image with a list of `Found`."""
+    """Compares the captions that a search returned for an image with a list of `Found`."""
     scores = [score for score in written.scores[image].tolist() if score != -math.inf]
     words = [
         tuple(row[:length])

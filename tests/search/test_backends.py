@@ -1,4 +1,4 @@
-"""The NumPy search finds what the torch search finds, of equals the first ones."""
+"""The NumPy and torch backends give equal results, also for ties."""
 
 import math
 import subprocess
@@ -21,7 +21,7 @@ from tests.search.models import PositionModel, TableModel
 
 WORDS = ["a", "of", "the", "dog", "cat", "runs", "red", "on", "grass", UNKNOWN]
 VOCABULARY = Vocabulary(WORDS)
-ONCE = pytest.mark.parametrize("backend", ["both"], indirect=True)
+BOTH_BACKENDS = pytest.mark.parametrize("backend", ["both"], indirect=True)
 
 
 def table(images=2, seed=0, scale=1.5, first=0, vocabulary=VOCABULARY, backend=None):
@@ -36,10 +36,10 @@ def table(images=2, seed=0, scale=1.5, first=0, vocabulary=VOCABULARY, backend=N
 
 
 def random_decoding(random):
-    """Any settings that are not errors."""
+    """Random valid settings."""
 
-    def words(most, of):
-        return " ".join(random.choice(of, random.integers(0, most + 1), replace=False))
+    def words(max_count, choices):
+        return " ".join(random.choice(choices, random.integers(0, max_count + 1), replace=False))
 
     max_length = int(random.integers(1, 9))
     beam = int(random.integers(1, 7))
@@ -68,7 +68,7 @@ def random_decoding(random):
 
 
 def assert_same(ours, theirs):
-    """The same captions in the same order, wherever there are any."""
+    """Asserts the same captions in the same order, ignoring empty places."""
     scores = theirs.scores.numpy()
     np.testing.assert_allclose(ours.scores, scores, atol=1e-5)
     real = ~np.isneginf(scores)
@@ -85,8 +85,8 @@ def message(written):
     return None
 
 
-@ONCE
-def test_random_settings_give_the_same_with_both():
+@BOTH_BACKENDS
+def test_backends_agree_for_random_settings():
     failed = tried = 0
     for seed in range(160):
         random = np.random.default_rng(seed)
@@ -105,13 +105,13 @@ def test_random_settings_give_the_same_with_both():
         assert message(found[0]) == message(found[1])
         tried, failed = tried + 1, failed + (message(found[0]) is not None)
     assert tried > 120
-    assert failed < 20, "most settings must have captions"
+    assert failed < 20, "most settings must find captions"
 
 
-@ONCE
+@BOTH_BACKENDS
 @pytest.mark.parametrize("beam", [1, 3, 8, 20])
 def test_large_vocabulary(beam):
-    """Far more words than are looked at one by one."""
+    """A vocabulary far larger than the number of candidates."""
     vocabulary = Vocabulary([f"word{index}" for index in range(2000)])
     for groups in (1, beam):
         decoding = DecodingConfig(
@@ -124,7 +124,7 @@ def test_large_vocabulary(beam):
         assert_same(ours, theirs)
 
 
-def test_other_images_do_not_matter():
+def test_results_do_not_depend_on_the_batch():
     for method in ("beam", "sample"):
         decoding = DecodingConfig(method=method, num_return=3, max_length=7)
         whole = build_search(table(4, 3), decoding, VOCABULARY).run()
@@ -135,9 +135,9 @@ def test_other_images_do_not_matter():
             np.testing.assert_array_equal(found.scores[0], whole.scores[image])
 
 
-@ONCE
-def test_ties_are_broken_in_the_same_way():
-    """Whole numbers for logits, which depend on nothing but the position: most are equal."""
+@BOTH_BACKENDS
+def test_backends_break_ties_alike():
+    """Integer logits that depend only on the position, so that most are equal."""
     for seed in range(20):
         logits = np.random.default_rng(seed).integers(0, 3, (5, 400 if seed % 2 else 6))
         ours, theirs = (
@@ -154,8 +154,8 @@ def test_ties_are_broken_in_the_same_way():
 
 
 @pytest.mark.parametrize("vocab_size", [20, 200, 5000])
-def test_of_equals_the_first_are_taken(vocab_size):
-    """The lowest caption first, and then the lowest word."""
+def test_ties_go_to_the_first(vocab_size):
+    """Lowest caption index first, then lowest word id."""
     logits = np.zeros(vocab_size, "f4")
     logits[0] = -1e4
     found = Beam(PositionModel(logits), beam=3, num_return=3, max_length=2).run()
@@ -170,11 +170,11 @@ shapes = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 1200))
 tables = arrays.arrays(np.float32, shapes, elements=numbers)
 
 
-@ONCE
+@BOTH_BACKENDS
 @pytest.mark.parametrize("ops", [NumpyOps(), TorchOps(torch.device("cpu"))])
 @given(tables, st.integers(1, 9))
 @settings(max_examples=30)
-def test_top_is_a_stable_sort(ops, values, count):
+def test_top_equals_a_stable_sort(ops, values, count):
     count = min(count, values.shape[-1])
     given = values if isinstance(ops, NumpyOps) else torch.from_numpy(values)
     best, places = (np.asarray(part) for part in ops.top(given, count))
@@ -187,10 +187,10 @@ def test_top_is_a_stable_sort(ops, values, count):
     np.testing.assert_array_equal(ops.kth(given, count), highest[..., -1:])
 
 
-@ONCE
+@BOTH_BACKENDS
 @pytest.mark.parametrize("ops", [NumpyOps(), TorchOps(torch.device("cpu"))])
-def test_top_is_a_stable_sort_of_few_high_values(ops):
-    """Equal values lie far apart, beside higher ones."""
+def test_top_equals_a_stable_sort_for_few_high_values(ops):
+    """Equal values far apart, among lower ones."""
     for seed in range(30):
         random = np.random.default_rng(seed)
         values = np.full((2, 1, 5000), -9.0, "f4")
@@ -201,15 +201,15 @@ def test_top_is_a_stable_sort_of_few_high_values(ops):
         np.testing.assert_array_equal(places, wanted)
 
 
-@ONCE
+@BOTH_BACKENDS
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4))
-def test_random_numbers_are_the_same_bit_for_bit(integers):
+def test_random_bits_are_equal_in_both_backends(integers):
     ours = random_bits(*(np.array([number]) for number in integers))
     theirs = random_bits(*(torch.tensor([number]) for number in integers))
     assert ours.tolist() == theirs.tolist()
 
 
-@ONCE
+@BOTH_BACKENDS
 def test_numpy_search_does_not_import_torch():
     program = """
 import sys
@@ -228,8 +228,8 @@ assert "torch" not in sys.modules
 
 
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-def test_no_caption_is_reported(method):
-    # Three words must come, none of them twice, and there are two.
+def test_missing_captions_raise(method):
+    # Three distinct words are required, and only two are allowed.
     decoding = DecodingConfig(
         method=method,
         max_length=3,
@@ -258,6 +258,6 @@ def test_no_caption_is_reported(method):
         (dict(method="sample", seed=2**63), "seed: .* does not fit into 64 bits"),
     ],
 )
-def test_impossible_settings_are_errors(keys, message):
+def test_impossible_settings_raise(keys, message):
     with pytest.raises(ValueError, match=message):
         build_search(table(), DecodingConfig(**keys), VOCABULARY)

@@ -14,7 +14,7 @@ PENALTIES = (0.0, 1.0, -0.5, 2.0)
 
 
 def constraints(max_length=4, vocab_size=4):
-    """Conditions at random that pass `Constraints.check`, most of them few at a time."""
+    """Random constraints that pass `Constraints.check`, usually only a few at a time."""
     word = st.integers(1, vocab_size - 1)
 
     @st.composite
@@ -23,7 +23,7 @@ def constraints(max_length=4, vocab_size=4):
         required = pick(st.lists(word, max_size=3)) if 0 in used else []
         forbidden = pick(st.sets(word, max_size=2)) - set(required) if 1 in used else []
         prefix = pick(st.lists(word, max_size=max_length - 1)) if 2 in used else []
-        # One place more than the words take, for a word after them that may stand last.
+        # Leave one place for a valid last word.
         while prefix and len(prefix) + len(set(required) - set(prefix)) >= max_length:
             prefix = prefix[:-1]
         return Constraints(
@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("rules", CASES.values(), ids=CASES)
-def test_a_wide_beam_finds_every_caption_in_order(rules):
+def test_wide_beam_equals_exhaustive_search(rules):
     model = TableModel(images=2, seed=3)
     for length_penalty in PENALTIES:
         settings = dict(max_length=4, length_penalty=length_penalty)
@@ -74,7 +74,7 @@ def test_a_wide_beam_finds_every_caption_in_order(rules):
 
 @settings(max_examples=40)
 @given(rules=constraints(), length_penalty=st.sampled_from(PENALTIES), seed=st.integers(0, 10**6))
-def test_a_wide_beam_finds_every_caption_under_any_conditions(rules, length_penalty, seed):
+def test_wide_beam_equals_exhaustive_search_under_random_constraints(rules, length_penalty, seed):
     model = TableModel(seed=seed)
     expected = all_captions(model, 0, max_length=4, length_penalty=length_penalty, rules=rules)
     search = Beam(
@@ -90,7 +90,7 @@ def test_a_wide_beam_finds_every_caption_under_any_conditions(rules, length_pena
 
 @settings(max_examples=150)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_narrow_beams_equal_lists_and_loops(data, seed):
+def test_narrow_beam_equals_reference_implementation(data, seed):
     groups = data.draw(st.sampled_from((1, 1, 2, 3)))
     beam = groups * data.draw(st.integers(1, 4))
     max_length = data.draw(st.integers(1, 6))
@@ -114,7 +114,7 @@ def test_narrow_beams_equal_lists_and_loops(data, seed):
 
 
 @pytest.mark.parametrize("length_penalty", PENALTIES)
-def test_captions_that_must_end_are_all_those_with_an_end(length_penalty):
+def test_must_end_equals_exhaustive_search(length_penalty):
     model = TableModel(images=2, seed=3)
     shared = dict(max_length=4, length_penalty=length_penalty, must_end=True)
     written = Beam(model, beam=60, num_return=60, **shared).run()
@@ -127,7 +127,7 @@ def test_captions_that_must_end_are_all_those_with_an_end(length_penalty):
 
 @settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_narrow_beams_that_must_end_equal_lists_and_loops(data, seed):
+def test_must_end_equals_reference_implementation(data, seed):
     groups = data.draw(st.sampled_from((1, 1, 2)))
     beam = groups * data.draw(st.integers(1, 4))
     shared = dict(
@@ -146,13 +146,13 @@ def test_narrow_beams_that_must_end_equal_lists_and_loops(data, seed):
     assert (written.ended | (written.scores == -math.inf)).all()
 
 
-def test_captions_that_must_end_know_no_constraints():
+def test_must_end_with_constraints_raises():
     with pytest.raises(ValueError, match="must_end: captions under constraints"):
         Beam(TableModel(), constraints=Constraints(min_length=1), must_end=True)
 
 
-def test_wider_beams_than_there_are_captions():
-    """All captions of a vocabulary of two ids, the rest marked as not there."""
+def test_beam_wider_than_the_number_of_captions():
+    """Returns all captions of a vocabulary of two ids; the other places score -inf."""
     model = TableModel(vocab_size=2)
     written = Beam(model, beam=9, num_return=9, max_length=3).run()
     assert_same(written, 0, all_captions(model, 0, max_length=3))
@@ -160,7 +160,7 @@ def test_wider_beams_than_there_are_captions():
 
 
 @pytest.mark.parametrize("beam", [1, 2, 7])
-def test_captions_of_at_most_one_word(beam):
+def test_max_length_of_one(beam):
     model = TableModel(images=3, vocab_size=5)
     written = Beam(model, beam=beam, num_return=beam, max_length=1).run()
     for image in range(3):
@@ -168,14 +168,14 @@ def test_captions_of_at_most_one_word(beam):
     assert (written.ended == (written.words[..., 0] == 0)).reshape(-1)[: 3 * min(beam, 5)].all()
 
 
-def test_nothing_but_the_end():
-    """A vocabulary of one id, the boundary, has one caption."""
+def test_vocabulary_of_only_the_boundary():
+    """Its only caption is empty."""
     written = Beam(PositionModel([0.5]), beam=2, num_return=2, max_length=3).run()
     assert written.scores.tolist() == [[0.0, -math.inf]]
     assert written.lengths[0, 0] == 0
 
 
-def test_a_beam_of_one_is_greedy_search():
+def test_beam_of_one_equals_greedy_search():
     model = TableModel(images=40, vocab_size=6, seed=5)
     beam, greedy = Beam(model, beam=1, max_length=6).run(), Greedy(model, max_length=6).run()
     np.testing.assert_array_equal(beam.words, greedy.words)
@@ -188,7 +188,7 @@ def test_no_images():
     assert written.scores.shape == (0, 2)
 
 
-def test_a_search_runs_again_on_other_images():
+def test_search_can_run_again_on_other_images():
     model = TableModel(images=2, seed=1)
     search = Beam(model, beam=3, num_return=3, max_length=5)
     first = search.run()
@@ -204,8 +204,8 @@ def test_a_search_runs_again_on_other_images():
 
 
 @pytest.mark.parametrize("required", [(), (2,), (2, 3)], ids=len)
-def test_word_log_probs_are_the_model_s(required):
-    """Of the words and the end; nothing after. Neither conditions nor diversity count."""
+def test_word_log_probs_equal_the_model(required):
+    """They cover the words and the end token, and exclude constraints and diversity."""
     model = TableModel(images=3, vocab_size=6, seed=2)
     rules = Constraints(required=required, min_length=2, forbidden=[5])
     written = Beam(
@@ -230,8 +230,8 @@ def test_word_log_probs_are_the_model_s(required):
 
 @pytest.mark.parametrize("diversity", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("required", [(), (2,)], ids=["free", "required"])
-def test_groups_that_are_wider_than_the_vocabulary(diversity, required):
-    """Places that hold no caption cost the groups after them nothing."""
+def test_groups_wider_than_the_vocabulary(diversity, required):
+    """Empty places do not add to the diversity penalty of later groups."""
     model = TableModel(images=30, vocab_size=3, seed=9)
     rules = Constraints(required=required)
     shared = dict(beam=8, num_return=8, groups=2, max_length=4, diversity=diversity)
@@ -240,8 +240,8 @@ def test_groups_that_are_wider_than_the_vocabulary(diversity, required):
         assert_same(written, image, beam_search(model, image, rules=rules, **shared))
 
 
-def test_a_place_without_a_caption_is_no_empty_caption():
-    """The first group runs into a dead end; the second group's empty caption is not its copy."""
+def test_dead_end_is_not_an_empty_caption():
+    """The first group runs into a dead end; the second group's empty caption is kept."""
     model = PositionModel([1.0, 2.0, 0.0])
     rules = Constraints(bad_endings=[1, 2])
     written = Beam(
@@ -252,8 +252,8 @@ def test_a_place_without_a_caption_is_no_empty_caption():
     assert written.scores[0, 1] == -math.inf
 
 
-def test_groups_choose_other_words():
-    """With a cost above all differences, groups of one caption begin with as many words."""
+def test_high_diversity_gives_distinct_first_words():
+    """With a penalty above all score differences, each group starts with another word."""
     model = TableModel(images=5, vocab_size=8, seed=4)
     rules = Constraints(min_length=1)
     written = Beam(
@@ -262,7 +262,7 @@ def test_groups_choose_other_words():
     assert all(len(set(rows)) == 4 for rows in written.words[:, :, 0].tolist())
 
 
-def test_captions_of_several_groups_are_named_once():
+def test_duplicate_captions_of_groups_are_merged():
     model = TableModel(images=20, vocab_size=4, seed=6)
     written = Beam(model, beam=6, num_return=6, groups=3, diversity=0.0, max_length=4).run()
     for words, scores in zip(written.words.tolist(), written.scores.tolist(), strict=True):
@@ -276,7 +276,7 @@ def test_captions_of_several_groups_are_named_once():
     [{}, {"constraints": Constraints(required=[2], no_repeat_ngram=2)}, {"groups": 2}],
     ids=["plain", "required", "groups"],
 )
-def test_neighbours_change_nothing(images, settings):
+def test_results_do_not_depend_on_the_batch(images, settings):
     shared = dict(beam=4, num_return=4, max_length=5, **settings)
     together = Beam(TableModel(images=images, first=7), **shared).run()
     for image in range(0, images, 50):
@@ -286,18 +286,18 @@ def test_neighbours_change_nothing(images, settings):
         np.testing.assert_array_equal(together.word_log_probs[image], alone.word_log_probs[0])
 
 
-def test_an_image_that_is_done_waits_for_the_others():
-    """Images end at very different steps; each has the captions it would have alone."""
+def test_images_may_end_at_different_steps():
+    """Each image gets the caption that it would get alone."""
     eager = [[9.0, 0.0, 0.0]]
     slow = [[-9.0, 1.0, 0.0]] * 9 + [[9.0, 0.0, 0.0]]
 
-    class Both(PositionModel):
+    class TwoImages(PositionModel):
         def step(self, words, parents):
             logits = super().step(words)
             logits[0] = self.convert(np.array(eager[0], "f4"))
             return logits
 
-    written = Beam(Both(slow, images=2), beam=2, max_length=12).run()
+    written = Beam(TwoImages(slow, images=2), beam=2, max_length=12).run()
     assert written.lengths.tolist() == [[0], [9]]
 
 
@@ -316,6 +316,6 @@ def test_an_image_that_is_done_waits_for_the_others():
         ({"diversity": math.nan}, "diversity: nan"),
     ],
 )
-def test_wrong_settings_are_errors_that_name_the_value(settings, message):
+def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         Beam(TableModel(), **settings)

@@ -11,7 +11,7 @@ from tests.search.test_beam import constraints
 
 
 def captions_of(written):
-    """For each image the words of its captions that exist."""
+    """The words of the found captions of each image."""
     return [
         [tuple(w[:n]) for w, n, s in zip(words, lengths, scores, strict=True) if s > -math.inf]
         for words, lengths, scores in zip(
@@ -22,7 +22,7 @@ def captions_of(written):
 
 @settings(max_examples=75)
 @given(rules=constraints(5, 5), seed=st.integers(0, 10**6))
-def test_greedy_search_takes_the_best_allowed_word(rules, seed):
+def test_greedy_search_chooses_the_best_allowed_word(rules, seed):
     model = TableModel(vocab_size=5, seed=seed)
     written = Greedy(model, max_length=5, constraints=rules).run()
     words, total = (), 0.0
@@ -30,7 +30,7 @@ def test_greedy_search_takes_the_best_allowed_word(rules, seed):
         log_probs = model.log_probs(0, words)
         choices = [word for word in range(5) if allowed(words, word, rules, 5)]
         if not choices:
-            assert written.scores[0, 0] == -math.inf  # it went into a dead end
+            assert written.scores[0, 0] == -math.inf  # a dead end
             return
         best = max(choices, key=lambda word: log_probs[word])
         total += log_probs[best]
@@ -43,7 +43,7 @@ def test_greedy_search_takes_the_best_allowed_word(rules, seed):
 
 @settings(max_examples=30)
 @given(rules=constraints(4, 4), seed=st.integers(0, 10**6), top_p=st.sampled_from((1.0, 0.8)))
-def test_samples_meet_the_conditions(rules, seed, top_p):
+def test_samples_satisfy_the_constraints(rules, seed, top_p):
     model = TableModel(images=2, vocab_size=4, seed=seed)
     search = Sampling(
         model, samples=20, max_length=4, seed=seed, temperature=1.5, top_p=top_p, constraints=rules
@@ -54,7 +54,7 @@ def test_samples_meet_the_conditions(rules, seed, top_p):
         }
 
 
-EVERY = {
+SEARCHES = {
     "beam": lambda model, **rest: Beam(model, beam=3, num_return=3, **rest),
     "groups": lambda model, **rest: Beam(model, beam=4, num_return=4, groups=2, **rest),
     "greedy": Greedy,
@@ -63,24 +63,24 @@ EVERY = {
 }
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=SEARCHES)
 def search(request):
-    return EVERY[request.param]
+    return SEARCHES[request.param]
 
 
-def test_every_word_forbidden_leaves_the_empty_caption(search):
+def test_forbidding_every_word_leaves_the_empty_caption(search):
     rules = Constraints(forbidden=[1, 2, 3])
     written = search(TableModel(images=3), max_length=4, constraints=rules).run().check()
     assert all(set(captions) == {()} for captions in captions_of(written))
 
 
-def test_every_word_forbidden_but_some_wanted_is_an_error(search):
+def test_forbidding_every_word_with_min_length_raises(search):
     rules = Constraints(forbidden=[1, 2, 3], min_length=1)
     with pytest.raises(ValueError, match="every word is forbidden, .* min_length: 1"):
         search(TableModel(), max_length=4, constraints=rules)
 
 
-def test_every_word_forbidden_after_a_prefix(search):
+def test_forbidding_every_word_leaves_the_prefix(search):
     rules = Constraints(forbidden=[1, 2, 3], min_length=2, prefix=[3, 3])
     written = search(TableModel(), max_length=4, constraints=rules).run().check()
     assert set(captions_of(written)[0]) == {(3, 3)}
@@ -96,38 +96,40 @@ def test_every_word_forbidden_after_a_prefix(search):
     ],
     ids=["no repeat", "bad endings", "bad endings after a prefix", "required"],
 )
-def test_conditions_that_nothing_meets_are_found_out_at_the_end(search, rules):
+def test_unsatisfied_constraints_raise_in_check(search, rules):
     written = search(TableModel(images=2), max_length=5, constraints=rules).run()
     assert (written.scores == -math.inf).all()
     with pytest.raises(ValueError, match="no caption .* for 2 of 2 images .* number 0"):
         written.check()
 
 
-def test_the_check_names_the_first_image_without_captions():
-    """One image of three has only minus infinity for a required word."""
+def test_check_names_the_first_image_without_captions():
+    """One of three images gives a required word a logit of -inf."""
 
-    class Blind(TableModel):
+    class PartlyImpossible(TableModel):
         def step(self, words, parents):
             logits = super().step(words, parents)
             logits[1, :, 3] = -math.inf
             return logits
 
-    written = Beam(Blind(images=3), max_length=4, constraints=Constraints(required=[3])).run()
+    written = Beam(
+        PartlyImpossible(images=3), max_length=4, constraints=Constraints(required=[3])
+    ).run()
     with pytest.raises(ValueError, match="for 1 of 3 images .* number 1"):
         written.check()
     assert (written.scores[0] > -math.inf).all()
     assert (written.scores[2] > -math.inf).all()
 
 
-def test_a_word_that_is_required_comes_even_if_hardly_probable(search):
-    """The room runs out: at the last moment nothing else may come."""
+def test_improbable_required_word_is_included(search):
+    """At the last possible place, only the required word is allowed."""
     logits = [0.0, 9.0, 1.0, -30.0]
     rules = Constraints(required=[3])
     written = search(PositionModel(logits, images=2), max_length=6, constraints=rules).run().check()
     assert all(3 in caption for captions in captions_of(written) for caption in captions)
 
 
-def test_fewest_equal_to_longest_leaves_one_length(search):
+def test_min_length_equal_to_max_length(search):
     rules = Constraints(min_length=4)
     written = search(TableModel(images=3), max_length=4, constraints=rules).run().check()
     assert (written.lengths == 4).all()
@@ -151,19 +153,19 @@ IMPOSSIBLE = [
 ]
 
 
-def test_conditions_that_cannot_be_met_are_errors(search):
+def test_impossible_constraints_raise(search):
     for rules, message in IMPOSSIBLE:
         with pytest.raises(ValueError, match=message):
             search(TableModel(vocab_size=4), max_length=4, constraints=rules)
 
 
-def test_more_required_words_than_fit():
+def test_too_many_required_words_raise():
     rules = Constraints(required=[1, 2, 3])
     with pytest.raises(ValueError, match="required: 3 words do not fit into captions of at most 2"):
         Beam(TableModel(), max_length=2, constraints=rules)
 
 
-def test_as_many_required_words_as_fit(search):
+def test_required_words_may_fill_the_caption(search):
     rules = Constraints(required=[1, 2, 3])
     written = search(TableModel(images=2), max_length=3, constraints=rules).run().check()
     assert all(

@@ -9,8 +9,8 @@ from tests.search.models import PositionModel, TableModel
 from tests.search.oracle import all_captions, assert_same, beam_search
 
 
-class Mean:
-    """The mean of table models' probabilities, for the oracle."""
+class MeanModel:
+    """Averages the probabilities of table models, for the oracle."""
 
     def __init__(self, *models):
         self.models, self.vocab_size = models, models[0].vocab_size
@@ -25,31 +25,31 @@ def models(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_search_over_an_ensemble_is_a_search_over_the_mean(count):
+def test_beam_search_over_an_ensemble_uses_mean_probabilities(count):
     several = models(count)
     wide = Beam(Ensemble(several), beam=85, num_return=85, max_length=4).run()
     settings = dict(beam=3, num_return=3, max_length=5, length_penalty=1.0)
     rules = Constraints(required=[2])
     narrow = Beam(Ensemble(several), constraints=rules, **settings).run()
     for image in range(2):
-        assert_same(wide, image, all_captions(Mean(*several), image, max_length=4)[:85])
-        expected = beam_search(Mean(*several), image, rules=rules, **settings)
+        assert_same(wide, image, all_captions(MeanModel(*several), image, max_length=4)[:85])
+        expected = beam_search(MeanModel(*several), image, rules=rules, **settings)
         assert_same(narrow, image, expected)
 
 
-def test_log_probs_of_greedy_search_and_samples_are_those_of_the_mean():
+def test_greedy_and_sampled_log_probs_are_means():
     several = models(3)
     for search in (Greedy(Ensemble(several)), Sampling(Ensemble(several), samples=4)):
         written = search.run()
         for image, rank in itertools.product(range(2), range(written.words.shape[1])):
             words = written.words[image, rank].tolist()
             for place in range(int(written.lengths[image, rank])):
-                expected = Mean(*several).log_probs(image, tuple(words[:place]))[words[place]]
+                expected = MeanModel(*several).log_probs(image, tuple(words[:place]))[words[place]]
                 value = written.word_log_probs[image, rank, place].item()
                 assert value == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_ensemble_of_one_model_twice_is_the_model():
+def test_ensemble_of_equal_models_equals_one_model():
     alone = Beam(TableModel(images=2), beam=3, num_return=3, max_length=5).run()
     twice = Beam(
         Ensemble([TableModel(images=2), TableModel(images=2)]), beam=3, num_return=3, max_length=5
@@ -59,7 +59,7 @@ def test_an_ensemble_of_one_model_twice_is_the_model():
     np.testing.assert_allclose(written.scores, alone.scores, rtol=1e-5)
 
 
-def test_a_word_that_one_model_excludes():
+def test_word_excluded_by_one_model():
     sure, even = PositionModel([-math.inf, 0.0]), PositionModel([0.0, 0.0])
     ensemble = Ensemble([sure, even])
     ensemble.start(1, 4)
@@ -67,7 +67,7 @@ def test_a_word_that_one_model_excludes():
     np.testing.assert_allclose(log_probs, np.log([[[0.25, 0.75]]]), rtol=1e-6)
 
 
-def test_models_that_do_not_fit_are_errors():
+def test_mismatched_models_raise():
     with pytest.raises(ValueError, match="at least one"):
         Ensemble([])
     with pytest.raises(ValueError, match="4 and 5 words"):

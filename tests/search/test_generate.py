@@ -1,4 +1,4 @@
-"""Against `generate` of the Transformers library, whose captions and scores are in `golden/`."""
+"""Against captions and scores of `generate` of the Transformers library, in `golden/`."""
 
 import json
 import math
@@ -17,14 +17,14 @@ LOGITS = np.array(GOLDEN["logits"], dtype="f4")
 
 
 class PairModel(TableModel):
-    """The model that `generate` was given: a word depends on its place and on two words before."""
+    """The model given to `generate`: logits depend on the position and the last two words."""
 
     def logits(self, image, prefix):
         before, last = (0, 0, *prefix)[-2:]
         return LOGITS[image, min(len(prefix), LOGITS.shape[1] - 1), before, last]
 
 
-def test_captions_and_scores_are_those_of_generate():
+def test_captions_and_scores_equal_generate():
     model = PairModel(images=len(LOGITS), vocab_size=LOGITS.shape[-1])
     for case in GOLDEN["cases"]:
         print(case["settings"])  # shown if the test fails

@@ -1,4 +1,4 @@
-"""The captions of a GPU are those of the CPU: captured steps, buffers used again, any batch."""
+"""Captions on a GPU equal those on the CPU: CUDA graphs, reused buffers, any batch."""
 
 import copy
 from itertools import chain
@@ -59,12 +59,12 @@ def regions(count, seed):
 
 @pytest.mark.parametrize("count", [1, 16, 17, 40])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_captions_are_those_of_the_cpu(name, count):
+def test_captions_equal_the_cpu(name, count):
     models = [make(), make(2)]
     for some in (models[:1], models):
         here = Captioner.from_model(some, VOCABULARY)
         there = Captioner.from_model([copy.deepcopy(model).cuda() for model in some], VOCABULARY)
-        for seed in range(3):  # the second and third use what the first has captured
+        for seed in range(3):  # the second and third reuse the captured graphs
             images = regions(count, seed)
             if seed == 2:
                 images[2][0] = False  # an image without regions
@@ -85,7 +85,7 @@ def test_captions_are_those_of_the_cpu(name, count):
             assert same >= 0.97 * sum(map(len, expected))
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is a prototype
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # a prototype feature
 @pytest.mark.parametrize(
     "search",
     [
@@ -108,7 +108,7 @@ def test_captions_are_those_of_the_cpu(name, count):
         ),
     ],
 )
-def test_a_step_waits_for_nothing(search):
+def test_step_does_not_synchronize(search):
     found = search(CaptionerSteps(make().cuda(), *(part.cuda() for part in regions(4, 0))))
     with torch.inference_mode():
         found.begin()
@@ -122,7 +122,7 @@ def test_a_step_waits_for_nothing(search):
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_what_must_end_ends_as_on_the_cpu():
+def test_must_end_equals_the_cpu():
     here, there = make(), make().cuda()
     images = regions(20, 0)
     expected, found = (
@@ -141,7 +141,7 @@ def test_what_must_end_ends_as_on_the_cpu():
     torch.testing.assert_close(found.scores.cpu(), expected.scores, rtol=0, atol=1e-3)
 
 
-def test_weights_that_changed_are_seen():
+def test_changed_weights_take_effect():
     captioner = make().cuda()
     predictor = Captioner.from_model(captioner, VOCABULARY)
     images = regions(5, 0)
@@ -156,7 +156,7 @@ def test_weights_that_changed_are_seen():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_near(dtype):
+def test_half_precision_is_close(dtype):
     captioner = make()
     predictor = Captioner.from_model(copy.deepcopy(captioner).to("cuda", dtype), VOCABULARY)
     written = predictor.backend.search(*regions(20, 0), decoding=DecodingConfig(method="greedy"))

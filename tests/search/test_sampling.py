@@ -19,14 +19,14 @@ def softmax(logits):
 
 
 def first_words(images=4000, samples=8, **settings):
-    """How often each word was drawn at the first place."""
+    """Counts how often each word was drawn at the first position."""
     model = PositionModel(LOGITS, images=images)
     written = Sampling(model, samples=samples, max_length=1, **settings).run()
     return np.bincount(np.asarray(written.words).ravel(), minlength=len(LOGITS))
 
 
 def assert_drawn_from(counts, probabilities):
-    """Pearson's chi-square, with a limit that chance passes about once in a million times."""
+    """Pearson's chi-square test with a false alarm rate of about one in a million."""
     possible = probabilities > 0
     assert not counts[~possible].any()
     expected = probabilities[possible] * counts.sum()
@@ -39,7 +39,7 @@ def assert_drawn_from(counts, probabilities):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.5])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_words_are_drawn_by_their_probability(temperature, seed):
+def test_words_follow_the_model_distribution(temperature, seed):
     counts = first_words(temperature=temperature, seed=seed)
     assert_drawn_from(counts, softmax(LOGITS / temperature))
 
@@ -61,7 +61,7 @@ def test_top_k(top_k, temperature):
 @pytest.mark.parametrize("top_p", [0.3, 0.6, 0.75, 0.9, 0.999])
 @pytest.mark.parametrize("temperature", [1.0, 1.7])
 def test_top_p(top_p, temperature):
-    """The fewest words that hold the share, after the temperature."""
+    """Keeps the smallest set of words with a share of top_p, after the temperature."""
     shares = softmax(LOGITS / temperature)
     order = np.argsort(-shares)
     count = next(n for n in range(1, 9) if shares[order[:n]].sum() >= top_p)
@@ -73,11 +73,11 @@ def test_top_p(top_p, temperature):
         assert_drawn_from(counts, expected / expected.sum())
 
 
-def test_top_p_of_what_top_k_left():
+def test_top_p_applies_after_top_k():
     shares = softmax(LOGITS)
     order = np.argsort(-shares)[:3]  # 6, 1 and 3
     rest = shares[order] / shares[order].sum()
-    # Two of the three hold a share of 0.7 of theirs, but not of all words'.
+    # Two of the three hold 0.7 of the top-k mass, but not of the whole mass.
     assert rest[0] < 0.7 < rest[:2].sum()
     assert shares[order[:2]].sum() < 0.7
     expected = np.zeros(8)
@@ -85,8 +85,8 @@ def test_top_p_of_what_top_k_left():
     assert_drawn_from(first_words(top_k=3, top_p=0.7), expected)
 
 
-def test_whole_captions_come_by_their_probability():
-    """Over all captions of at most three words, whose probabilities sum to one."""
+def test_captions_follow_the_model_distribution():
+    """All captions of at most three words; their probabilities sum to one."""
     model = TableModel(vocab_size=3, seed=8)
     captions = all_captions(model, 0, max_length=3)
     places = {caption.words: index for index, caption in enumerate(captions)}
@@ -102,8 +102,8 @@ def test_whole_captions_come_by_their_probability():
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 4.0}]
 )
-def test_what_is_reported_is_the_model_s_probability(settings):
-    """Neither temperature nor truncation nor conditions change what a caption is worth."""
+def test_reported_log_probs_are_the_models(settings):
+    """Temperature, truncation and constraints do not change the reported probability."""
     model = TableModel(images=2, vocab_size=5, seed=1)
     rules = Constraints(forbidden=[4], min_length=1)
     written = Sampling(model, samples=6, max_length=5, constraints=rules, **settings).run()
@@ -119,7 +119,7 @@ def test_what_is_reported_is_the_model_s_probability(settings):
         assert written.scores[image, sample] == total
 
 
-def test_a_low_temperature_is_greedy_search():
+def test_low_temperature_equals_greedy_search():
     model = TableModel(images=6, vocab_size=6, seed=2)
     greedy = Greedy(model, max_length=6).run()
     colder = ({"temperature": temperature} for temperature in (1e-4, 1e-12, 1e-31, 1e-40))
@@ -128,13 +128,13 @@ def test_a_low_temperature_is_greedy_search():
         assert (written.words == greedy.words).all()
 
 
-def test_greedy_takes_the_lowest_of_equal_words():
+def test_greedy_breaks_ties_by_the_lowest_id():
     assert Greedy(PositionModel([0.0, 1.0, 1.0]), max_length=3).run().words.tolist() == [
         [[1, 1, 1]]
     ]
 
 
-def test_samples_repeat_with_the_seed_and_differ_otherwise():
+def test_samples_depend_on_the_seed():
     model = PositionModel(np.zeros(50), images=3)
 
     def words(**settings):
@@ -153,7 +153,7 @@ def test_samples_repeat_with_the_seed_and_differ_otherwise():
 
 
 @pytest.mark.parametrize("samples", [1, 31, 32, 33, 70])
-def test_more_samples_do_not_change_the_first(samples):
+def test_number_of_samples_does_not_change_the_first(samples):
     model = TableModel(images=2, vocab_size=6)
     written = Sampling(model, samples=samples, max_length=4, seed=9).run()
     assert written.words.shape == (2, samples, 4)
@@ -162,7 +162,7 @@ def test_more_samples_do_not_change_the_first(samples):
     np.testing.assert_array_equal(written.word_log_probs, many.word_log_probs[:, :samples])
 
 
-def test_neighbours_change_nothing():
+def test_samples_do_not_depend_on_the_batch():
     shared = dict(samples=3, max_length=5, seed=4)
     together = Sampling(TableModel(images=500, vocab_size=5), **shared).run()
     for image in range(0, 500, 50):
@@ -174,8 +174,8 @@ def test_neighbours_change_nothing():
 
 @pytest.mark.parametrize("drawn", [0, 2**24 - 1])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.2}])
-def test_the_outermost_numbers_draw_words_that_are_possible(monkeypatch, drawn, settings):
-    """The first and the last words have no probability."""
+def test_extreme_random_numbers_draw_possible_words(monkeypatch, drawn, settings):
+    """The first and the last word have probability zero."""
 
     def constant(*numbers):
         return sum(numbers) * 0 + drawn
@@ -187,7 +187,7 @@ def test_the_outermost_numbers_draw_words_that_are_possible(monkeypatch, drawn, 
     assert set(written.words.reshape(-1).tolist()) <= {2, 3, 4}
 
 
-def test_a_search_is_seeded_anew():
+def test_reseed():
     model = PositionModel(np.zeros(50), images=2)
     search = Sampling(model, samples=2, max_length=5, seed=1)
     first = search.run().words
@@ -200,7 +200,7 @@ def test_a_search_is_seeded_anew():
     np.testing.assert_array_equal(search.run().words, first)
 
 
-def test_a_search_made_in_inference_mode_runs_outside():
+def test_search_created_in_inference_mode_runs_outside():
     model = TableModel(images=2)
     with torch.inference_mode():
         search = Sampling(model, samples=40, max_length=3)
@@ -216,8 +216,8 @@ def test_no_images():
     assert Greedy(model, max_length=4).run().check().words.shape == (0, 1, 4)
 
 
-def test_a_draw_inverts_the_cumulated_masses(backend):
-    """Over more words than a block has; of the masses, a third are zero."""
+def test_draw_inverts_the_cumulative_sum(backend):
+    """Over several blocks of words; a third of the masses are zero."""
     random = np.random.default_rng(0)
     masses = random.random((2, 50, 1000)).astype("f4") * (random.random(1000) > 1 / 3)
     drawn = random.random((2, 50)).astype("f4")
@@ -249,15 +249,15 @@ def test_random_bits_are_uniform_and_uncorrelated(backend):
     assert values.max() < 1
     assert len(np.unique(values)) > 0.99 * values.size
     assert_drawn_from(np.histogram(values, 100, (0, 1))[0], np.full(100, 0.01))
-    for axis in range(4):  # of neighbours along each of the numbers
+    for axis in range(4):  # neighbours along each axis
         a, b = np.delete(values, -1, axis).ravel(), np.delete(values, 0, axis).ravel()
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(len(a))
-    # The order of the numbers counts: sample 3 of image 5 is not sample 5 of image 3.
+    # The order of the keys matters: sample 3 of image 5 is not sample 5 of image 3.
     assert (values[0, :, :, 0] != values[0, :, :, 0].T).any()
 
 
-def test_random_bits_are_splitmix64_in_whole_numbers(backend):
-    """The same arithmetic with Python's integers, which know no sign and no overflow."""
+def test_random_bits_equal_splitmix64_in_python_integers(backend):
+    """The same arithmetic with Python's unbounded integers."""
     word = (1 << 64) - 1
 
     def mix(bits):
@@ -290,7 +290,7 @@ def test_random_bits_are_splitmix64_in_whole_numbers(backend):
         ({"keys": [1, 2]}, "keys: .*2.* for 1 images"),
     ],
 )
-def test_wrong_settings_are_errors_that_name_the_value(settings, message):
+def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         Sampling(TableModel(), **settings)
 

@@ -1,4 +1,4 @@
-"""What all searches share: the loop, what they return, and torch steps that never wait."""
+"""What all searches share: the loop, the result, and torch steps without host synchronisation."""
 
 import math
 
@@ -40,21 +40,21 @@ SEARCHES = {
 ON_TORCH = pytest.mark.parametrize("backend", ["torch"], indirect=True)
 
 
-class Watch(TorchDispatchMode):
-    """Writes down every operation with its shapes; refuses those that need to know a value."""
+class SyncGuard(TorchDispatchMode):
+    """Records every operation with its shapes; rejects those that depend on a value."""
 
     def __init__(self):
         super().__init__()
         self.seen = []
 
     @staticmethod
-    def _waits(func, args):
-        if func is torch.ops.aten.index.Tensor:  # only a boolean index has to be counted
+    def _synchronizes(func, args):
+        if func is torch.ops.aten.index.Tensor:  # only a boolean index has a data-dependent shape
             return any(index is not None and index.dtype == torch.bool for index in args[1])
         return {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert not self._waits(func, args), f"{func} waits for the device"
+        assert not self._synchronizes(func, args), f"{func} synchronizes with the device"
         result = func(*args, **(kwargs or {}))
         leaves = torch.utils._pytree.tree_leaves((args, kwargs, result))
         described = [
@@ -72,7 +72,7 @@ def steps_of(images=3, mask=True):
 
 
 @ON_TORCH
-def test_the_watch_sees_what_waits():
+def test_guard_detects_synchronization():
     for wait in (
         lambda x: bool(x.any()),
         lambda x: x.sum().item(),
@@ -81,7 +81,7 @@ def test_the_watch_sees_what_waits():
         lambda x: int(x[0]),
         lambda x: x.unique(),
     ):
-        with pytest.raises(AssertionError, match="waits"), Watch():
+        with pytest.raises(AssertionError, match="synchronizes"), SyncGuard():
             wait(torch.ones(3))
 
 
@@ -89,9 +89,9 @@ def test_the_watch_sees_what_waits():
 @pytest.mark.parametrize("models", [1, 2], ids=["one", "ensemble"])
 @ON_TORCH
 @torch.inference_mode()
-def test_a_step_never_waits_and_is_always_the_same_work(make, models, monkeypatch):
-    """So it can be captured once and replayed; no tensor is replaced by another either."""
-    for name in ("tolist", "numpy", "cpu"):  # on a CPU these are no operations
+def test_steps_do_not_synchronize_and_are_identical(make, models, monkeypatch):
+    """So a step can be captured once and replayed; no tensor is reallocated either."""
+    for name in ("tolist", "numpy", "cpu"):  # on a CPU these are not dispatched
         monkeypatch.setattr(torch.Tensor, name, None)
     model = steps_of() if models == 1 else Ensemble([steps_of(), steps_of(mask=False)])
     search = make(model)
@@ -106,18 +106,18 @@ def test_a_step_never_waits_and_is_always_the_same_work(make, models, monkeypatc
 
     before, rounds = addresses(), []
     for _ in range(6):
-        with Watch() as watch:
+        with SyncGuard() as guard:
             search.advance()
-        rounds.append(watch.seen)
+        rounds.append(guard.seen)
     assert rounds[0]
     assert all(round_ == rounds[0] for round_ in rounds[1:])
     assert addresses() == before
-    with Watch():
+    with SyncGuard():
         assert search.finished().shape == ()
 
 
 @pytest.mark.parametrize("make", SEARCHES.values(), ids=SEARCHES)
-def test_a_second_run_does_not_change_the_first_result(make):
+def test_second_run_does_not_change_the_first_result(make):
     model = TableModel(images=2, vocab_size=11)
     search = make(model)
     first = search.run()
@@ -130,7 +130,7 @@ def test_a_second_run_does_not_change_the_first_result(make):
 
 
 @pytest.mark.parametrize("make", SEARCHES.values(), ids=SEARCHES)
-def test_lengths_ends_and_sums_follow_from_the_words(make):
+def test_lengths_and_ends_are_consistent_with_the_words(make):
     written = make(TableModel(images=9, vocab_size=11, seed=2)).run()
     for image in range(9):
         for rank in range(written.words.shape[1]):
@@ -142,8 +142,8 @@ def test_lengths_ends_and_sums_follow_from_the_words(make):
             assert (written.word_log_probs[image, rank, length + 1 :] == 0).all()
 
 
-def test_no_step_is_taken_when_all_have_ended():
-    """The search looks every few steps, and not into what the longest caption allows."""
+def test_search_stops_when_all_captions_have_ended():
+    """The search checks every few steps instead of running to max_length."""
 
     class Counting(PositionModel):
         steps = 0
@@ -159,12 +159,12 @@ def test_no_step_is_taken_when_all_have_ended():
         assert model.steps < 10
     model = Counting([0.0, 9.0, 0.0])
     Beam(model, beam=3, max_length=200, constraints=Constraints(forbidden=[1, 2])).run()
-    assert model.steps < 10  # there is but one caption, though three could have been followed
+    assert model.steps < 10  # only one caption exists, though the beam is 3
 
 
 @pytest.mark.parametrize("max_length", range(1, 11))
-def test_a_search_takes_as_many_steps_as_words_at_most(max_length):
-    """`TableModel` refuses one more; ends are out of reach here."""
+def test_search_takes_at_most_max_length_steps(max_length):
+    """`TableModel` rejects any further step; min_length prevents earlier ends."""
     model = TableModel(images=2, vocab_size=4)
     rules = Constraints(min_length=max_length)
     for make in (Greedy, Beam, Sampling):
@@ -173,7 +173,7 @@ def test_a_search_takes_as_many_steps_as_words_at_most(max_length):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_probabilities_are_kept_in_single_precision(dtype, backend):
+def test_log_probs_are_single_precision(dtype, backend):
     if dtype == "bfloat16" and backend == "numpy":
         pytest.skip("NumPy has no bfloat16")
 
@@ -222,8 +222,8 @@ def test_nan_is_reported(make, value):
 
 @ON_TORCH
 @pytest.mark.parametrize("make", SEARCHES.values(), ids=SEARCHES)
-def test_captured_blocks_write_the_same_captions(make, monkeypatch):
-    """A stand-in for the GPU runs the work when it is captured, and again when it is replayed."""
+def test_captured_steps_give_the_same_captions(make, monkeypatch):
+    """A fake CUDA graph runs the work on capture and again on replay."""
     expected = make(TableModel(images=3, vocab_size=11)).run()
     calls = []
 
@@ -266,7 +266,7 @@ class Step(torch.nn.Module):
         return {name: getattr(self.search, name) for name in state}
 
 
-class Given:
+class GivenLogits:
     """A model whose logits are an input of the step."""
 
     images, vocab_size, device = 3, 5000, torch.device("cpu")
@@ -280,9 +280,9 @@ class Given:
 
 @ON_TORCH
 @pytest.mark.parametrize("name", ["sample, truncated", "groups, conditions", "beam, mean"])
-def test_a_step_is_exported_with_static_shapes(name):
-    """`torch.export` refuses whatever depends on a value: shapes, branches, copies to the host."""
-    search = SEARCHES[name](Given())
+def test_step_exports_with_static_shapes(name):
+    """`torch.export` rejects whatever depends on a value: shapes, branches, copies to the host."""
+    search = SEARCHES[name](GivenLogits())
     search.begin()
     state = {
         name: value.clone()

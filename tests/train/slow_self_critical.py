@@ -1,9 +1,8 @@
-"""Self-critical learning from its definition: one image, one caption, one word at a time.
+"""Self-critical training from its definition: one image, one caption, one word at a time.
 
-Nothing is shared with the program but the captioner's plain forward pass. Scores of words are made
-anew for every word from all words before it, without a cache, without padding and without a batch;
-rewards are those of the COCO tools on strings. A caption is a pair of its words and of whether it
-ended; one that did not was cut off. The boundary is 0.
+Only the captioner's plain forward pass is shared with the program. The logits of every word are
+computed from the whole prefix, without cache, padding or batch; rewards come from the COCO tools on
+strings. A caption is a pair (words, ended); one that has not ended was cut off. The boundary is 0.
 """
 
 import dataclasses
@@ -17,15 +16,15 @@ END = "<end>"
 
 
 def image_of(batch, place):
-    """Features and boxes of an image's real regions alone."""
+    """Features and boxes of an image without padding."""
     real = batch.mask[place]
     boxes = None if batch.boxes is None else batch.boxes[place][real]
     return batch.features[place][real], boxes
 
 
 @dataclasses.dataclass(frozen=True)
-class SlowWriter:
-    """A captioner and what it may write."""
+class SlowSampler:
+    """A captioner with its allowed words."""
 
     captioner: torch.nn.Module
     vocab_size: int
@@ -34,28 +33,28 @@ class SlowWriter:
     max_length: int
 
     def log_probs(self, image, before):
-        """(V,) by word, in double precision: what the word after these is drawn by."""
+        """Log-probabilities (V,) of the next word, in double precision."""
         features, boxes = image
         boxes = None if boxes is None else boxes[None]
         words = torch.tensor([[0, *before]])
         logits = self.captioner(features[None], boxes, None, words)[0, -1].double()
         allowed = [word for word in range(self.vocab_size) if word not in self.forbidden]
         values = [logits[word] / self.temperature for word in allowed]
-        most = max(value.item() for value in values)
-        total = sum((value - most).exp() for value in values)
+        highest = max(value.item() for value in values)
+        total = sum((value - highest).exp() for value in values)
         found = [torch.tensor(-math.inf, dtype=torch.float64)] * self.vocab_size
         for word, value in zip(allowed, values, strict=True):
-            found[word] = value - most - total.log()
+            found[word] = value - highest - total.log()
         return torch.stack(found)
 
     def caption_log_prob(self, image, caption):
-        """The sum over the words and over the end, if there is one."""
+        """The sum over the words, and the end token if there is one."""
         words, ended = caption
         choices = [*words, 0] if ended else words
         return sum(self.log_probs(image, choices[:i])[word] for i, word in enumerate(choices))
 
     def caption_entropy(self, image, caption):
-        """The entropies of what each word, and the end, was drawn by; their sum."""
+        """The sum of the entropies of the distributions of all words and the end token."""
         words, ended = caption
         total = 0.0
         for place in range(len(words) + ended):
@@ -74,7 +73,7 @@ class SlowWriter:
         return words, False
 
     def all_captions(self):
-        """Every caption that can be written."""
+        """Every possible caption."""
         open_ones, found = [[]], []
         for _ in range(self.max_length):
             found += [(words, True) for words in open_ones]
@@ -111,7 +110,7 @@ def slow_bleu_4(caption, place, references, *, end=True):
 
 
 def advantages_over_others(rewards):
-    """What the reward of each sample of one image is above the mean of the other samples'."""
+    """The reward of each sample minus the mean of the other samples of its image."""
     found = []
     for place, reward in enumerate(rewards):
         others = [other for index, other in enumerate(rewards) if index != place]
@@ -120,11 +119,11 @@ def advantages_over_others(rewards):
 
 
 def slow_gradient(writer, images, captions, advantages):
-    """The loss summed over images and their captions, and its gradient by parameter."""
+    """The loss summed over images and captions, and its gradient by parameter."""
     writer.captioner.zero_grad()
     total = 0.0
-    for image, several, worths in zip(images, captions, advantages, strict=True):
-        for caption, advantage in zip(several, worths, strict=True):
+    for image, several, caption_advantages in zip(images, captions, advantages, strict=True):
+        for caption, advantage in zip(several, caption_advantages, strict=True):
             loss = -advantage * writer.caption_log_prob(image, caption)
             loss.backward()
             total += loss.item()

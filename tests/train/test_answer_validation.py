@@ -1,4 +1,4 @@
-"""Answers are validated with the weights of the moment, wherever an LSTM keeps them."""
+"""Validation of answerers uses the current weights, wherever an LSTM stores them."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.train.test_answering import small_run
 
 
 def move_weights(lstm):
-    """What cuDNN does whenever an LSTM comes to a device, and no LSTM does on a CPU."""
+    """Moves the weights, as cuDNN does when an LSTM is moved to a device."""
     for weight in lstm._flat_weights:
         weight.data = weight.data.clone()
 
@@ -32,7 +32,7 @@ def move_weights(lstm):
         ),
     ],
 )
-def test_what_is_validated_is_what_is_saved(tmp_path, monkeypatch, device):
+def test_validated_weights_are_saved(tmp_path, monkeypatch, device):
     validated = []
 
     class Watched(AnswerValidation):

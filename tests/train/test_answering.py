@@ -1,4 +1,4 @@
-"""Learning to answer: what only geometry tells, runs that go on, and what a model folder says."""
+"""Training answerers: geometry is necessary, runs resume, model folders are complete."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def torch_answerer(folder):
     return TorchAnswerer(answerer, config, companions["vocabulary"], companions["answers"])
 
 
-def test_questions_about_scenes_are_answered_by_boxes_alone(scenes):
+def test_scene_questions_depend_only_on_boxes(scenes):
     data = QuestionSet(scenes, "train")
     found = Counter((question.question, question.answers[0]) for question in data.questions)
     assert len(found) == 4
@@ -109,7 +109,7 @@ def test_questions_about_scenes_are_answered_by_boxes_alone(scenes):
 
 
 @pytest.mark.slow
-def test_only_geometry_learns_how_things_lie(tmp_path):
+def test_answering_spatial_questions_needs_geometry(tmp_path):
     run = read_recipe("toy-questions")
     train(run, tmp_path / "gsa")
     assert read_metrics(tmp_path / "gsa")["accuracy"] > 92
@@ -123,14 +123,14 @@ def test_only_geometry_learns_how_things_lie(tmp_path):
     assert 44 < read_metrics(tmp_path / "mcan")["accuracy"] < 58
 
 
-def test_scenes_that_cannot_be(tmp_path):
+def test_invalid_scenes_raise(tmp_path):
     with pytest.raises(ValueError, match="unknown question"):
         answer_of(next(sample_scenes(1)), "why?")
     with pytest.raises(ValueError, match="max_objects: among 6 to 6 objects"):
         write_question_scenes(tmp_path, {"train": 1}, min_objects=6, max_objects=6)
 
 
-def test_the_loss_is_binary_cross_entropy(scenes):
+def test_loss_is_binary_cross_entropy(scenes):
     data = QuestionSet(scenes, "train")
     torch.manual_seed(0)
     config = dataclasses.replace(
@@ -140,16 +140,16 @@ def test_the_loss_is_binary_cross_entropy(scenes):
     batch = data.batch([0, 1, 2], size=5)
     fields = {item.name: getattr(batch, item.name) for item in dataclasses.fields(batch)}
     total, count = AnswerLoss(model)(**fields)
-    chances = model(
+    probabilities = model(
         batch.words, batch.word_mask, batch.features, batch.boxes, batch.mask
     ).sigmoid()[:3]
     targets = batch.targets[:3]
-    expected = -(targets * chances.log() + (1 - targets) * (1 - chances).log()).sum()
+    expected = -(targets * probabilities.log() + (1 - targets) * (1 - probabilities).log()).sum()
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
     assert count == 3
 
 
-def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
+def test_trained_model_folder_is_complete(trained, scenes):
     output, entries = trained
     start = entries[0]
     assert (start["model"], start["questions"], start["validation_questions"]) == (
@@ -179,7 +179,7 @@ def test_a_run_leaves_a_model_that_says_what_it_is(trained, scenes):
     assert 100 * scores.overall == pytest.approx(read_metrics(output)["accuracy"])
 
 
-def test_a_split_is_answered_and_scored_by_the_command(trained, scenes, tmp_path, capsys):
+def test_evaluate_command_answers_and_scores_a_split(trained, scenes, tmp_path, capsys):
     answers, scores = tmp_path / "answers.json", tmp_path / "scores.json"
     words = ["evaluate", str(trained[0]), "--data", str(scenes), "--split", "val"]
     words += ["--output", str(answers), "--device", "cpu"]
@@ -205,7 +205,7 @@ def test_a_split_is_answered_and_scored_by_the_command(trained, scenes, tmp_path
     assert "not scored: 4 of the questions" in capsys.readouterr().out
 
 
-def test_answers_come_with_where_the_model_looked(trained, scenes):
+def test_answers_have_attention_weights(trained, scenes):
     answerer = Answerer(torch_answerer(trained[0]))
     data = QuestionSet(scenes, "val")
     found = data.store[data.questions[0].image]
@@ -213,8 +213,8 @@ def test_answers_come_with_where_the_model_looked(trained, scenes):
         found.features, found.boxes, "is one xylophone inside another?", num_return=2
     )
     assert len(given.answers) == 2
-    chances = [answer.probability for answer in given.answers]
-    assert chances == sorted(chances, reverse=True)
+    probabilities = [answer.probability for answer in given.answers]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert given.unknown == ("xylophone",)
     assert given.regions.sum() == pytest.approx(1, abs=1e-5)
     assert len(given.regions) == len(found.features)
@@ -228,7 +228,7 @@ def test_answers_come_with_where_the_model_looked(trained, scenes):
         answerer.answer_regions(found.features, found.boxes, "is", num_return=0)
 
 
-def test_models_in_8_bits_answer_alike(trained, tmp_path):
+def test_quantized_answerer_is_close(trained, tmp_path):
     answerer, config, companions = load_model(trained[0], "answering")
     save_model(tmp_path, answerer, config, companions, quantize=True)
     rounded = load_model(tmp_path, "answering")[0].state_dict()
@@ -240,7 +240,7 @@ def test_models_in_8_bits_answer_alike(trained, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(scenes, trained, tmp_path, where):
+def test_resumed_run_equals_an_uninterrupted_one(scenes, trained, tmp_path, where):
     machine = RuntimeConfig(device="cpu", threads=1, log_steps=1, data=where)
     steps = []
 
@@ -258,7 +258,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(scenes, trained, tmp_path, whe
     assert all(torch.equal(mine[name], its[name]) for name in its)
 
 
-def test_word_vectors_are_where_learning_begins(scenes, tmp_path):
+def test_word_vectors_initialize_the_embedding(scenes, tmp_path):
     data = QuestionSet(scenes, "train")
     vector = np.linspace(-1, 1, 8)
     (tmp_path / "vectors.txt").write_text("inside " + " ".join(map(str, vector)) + "\n")
@@ -274,14 +274,14 @@ def test_word_vectors_are_where_learning_begins(scenes, tmp_path):
     np.testing.assert_allclose(found, vector, atol=1e-6)
 
 
-def test_the_schedule_is_mcan_s():
+def test_default_schedule_equals_mcan():
     rate = AnswerPhaseConfig().schedule
     found = [learning_rate(rate, step=7 * epoch + 3, steps=7, epochs=13) for epoch in range(13)]
     expected = [min(2.5e-5 * (epoch + 1), 1e-4) for epoch in range(10)] + [2e-5, 2e-5, 4e-6]
     assert found == pytest.approx(expected)
 
 
-def test_the_question_alone_needs_no_features(scenes, tmp_path):
+def test_question_only_model_needs_no_features(scenes, tmp_path):
     for name in ("questions.jsonl", "question_words.json", "answers.json"):
         (tmp_path / name).write_bytes((scenes / name).read_bytes())
     run = small_run(tmp_path, model=dataclasses.replace(SMALL, regions="none", geometry="none"))
@@ -292,7 +292,7 @@ def test_the_question_alone_needs_no_features(scenes, tmp_path):
     assert len(given.answers) == 2
 
 
-def test_a_run_goes_on_by_its_own_file(scenes, tmp_path):
+def test_run_resumes_with_its_saved_config(scenes, tmp_path):
     run = small_run(scenes)
     train(run, tmp_path)
     written = read_yaml(AnsweringConfig, tmp_path / "config.yaml")
@@ -311,12 +311,12 @@ def test_a_run_goes_on_by_its_own_file(scenes, tmp_path):
         ({"runtime": RuntimeConfig(device="cuda")}, "finds no GPU"),
     ],
 )
-def test_settings_that_do_not_fit(scenes, tmp_path, changes, message):
+def test_invalid_settings_raise(scenes, tmp_path, changes, message):
     with pytest.raises((ValueError, OSError), match=message):
         train(small_run(scenes, **changes), tmp_path)
 
 
-def test_wrong_values_are_named():
+def test_invalid_config_values_raise():
     with pytest.raises(ValueError, match="also the training split"):
         AnswerDataConfig(train_split="val")
     with pytest.raises(ValueError, match="cannot both"):
@@ -325,7 +325,7 @@ def test_wrong_values_are_named():
         AnswerPhaseConfig(epochs=0)
 
 
-def test_the_command_trains_by_the_key_task(tmp_path, capsys):
+def test_train_command_reads_the_task_from_the_config(tmp_path, capsys):
     config = tmp_path / "run.yaml"
     config.write_text("task: answering\ndata:\n  scenes: {train: 40, test: 20}\n")
     options = ["--training.epochs", "1", "--runtime.threads", "1", "--runtime.device", "cpu"]

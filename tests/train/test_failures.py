@@ -1,4 +1,4 @@
-"""What goes wrong stops a run with one clear message, and the last good state stays."""
+"""Failures stop a run with one clear message, and the last good state is kept."""
 
 import dataclasses
 import errno
@@ -29,14 +29,14 @@ from ngsan.train.run import train
 from ngsan.train.state import SettingsError, differences, read_state, require_same, settings
 from ngsan.train.tasks.captioning import CaptioningTask
 from tests.kills import end_of, fork
-from tests.train.worlds import same_tensors, scene_folder, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, scene_folder, tiny_model, tiny_run
 
-OFTEN = RuntimeConfig(device="cpu", threads=1, log_steps=1, save_seconds=0.0)
+SAVE_EVERY_STEP = RuntimeConfig(device="cpu", threads=1, log_steps=1, save_seconds=0.0)
 
 
-def often(**changes):
+def frequently_saved(**changes):
     """A tiny run whose state is saved after every step."""
-    return tiny_run(**{"runtime": OFTEN, **changes})
+    return tiny_run(**{"runtime": SAVE_EVERY_STEP, **changes})
 
 
 def step_of(folder):
@@ -44,7 +44,7 @@ def step_of(folder):
 
 
 def after_steps(count, action):
-    """A listener that does something once, after so many steps."""
+    """A listener that calls `action` at the checkpoint of step `count`."""
 
     def listen(entry):
         if entry["event"] == "checkpoint" and entry["step"] == count:
@@ -64,16 +64,16 @@ def killed():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(often(), folder)
+    train(frequently_saved(), folder)
     return folder
 
 
 @pytest.fixture
-def begun(tmp_path):
+def killed_run(tmp_path):
     """A run that was killed after two of its six steps."""
     folder = tmp_path / "run"
     with pytest.raises(KilledError):
-        train(often(), folder, listen=after_steps(2, killed))
+        train(frequently_saved(), folder, listen=after_steps(2, killed))
     return folder
 
 
@@ -94,28 +94,28 @@ def no_space(*_, **__):
         "ngsan.train.log.JsonLines.write",
     ],
 )
-def test_a_full_disk(begun, whole, place, monkeypatch):
-    config = often()
+def test_full_disk_keeps_the_last_state(killed_run, whole, place, monkeypatch):
+    config = frequently_saved()
     if place.endswith("write_bytes"):
         phase = dataclasses.replace(config.cross_entropy, average_epochs=2)
         config = dataclasses.replace(config, cross_entropy=phase)
-        shutil.rmtree(begun)
+        shutil.rmtree(killed_run)
         with pytest.raises(KilledError):
-            train(config, begun, listen=after_steps(2, killed))
+            train(config, killed_run, listen=after_steps(2, killed))
     with monkeypatch.context() as patch:
         patch.setattr(place, no_space)
         with pytest.raises(
             OSError, match=r"(?s)No space left.*\nthe state of step [234] is intact"
         ):
-            train(config, begun, resume=True)
-    train(config, begun, resume=True)
-    assert same(begun, whole)
+            train(config, killed_run, resume=True)
+    train(config, killed_run, resume=True)
+    assert same(killed_run, whole)
 
 
-def test_a_file_that_may_not_grow(tmp_path, whole, capfd):
-    """A real limit on what a process may write, noticed at the first state."""
+def test_file_size_limit_at_the_first_state(tmp_path, whole, capfd):
+    """A real limit of the operating system, hit at the first state."""
     config = tmp_path / "config.yaml"
-    config.write_text(to_yaml(often()))
+    config.write_text(to_yaml(frequently_saved()))
     arguments = ["train", str(config), "--output", str(tmp_path / "run")]
 
     def limited():
@@ -123,17 +123,17 @@ def test_a_file_that_may_not_grow(tmp_path, whole, capfd):
         os._exit(main(arguments))
 
     assert end_of(fork(limited)) == 2
-    said = capfd.readouterr().err
-    assert "File too large" in said
-    assert "nothing had been saved" in said
-    assert "Traceback" not in said
+    reported = capfd.readouterr().err
+    assert "File too large" in reported
+    assert "nothing had been saved" in reported
+    assert "Traceback" not in reported
     assert main([*arguments, "--resume"]) == 0
     assert same(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("phase", ["cross_entropy", "self_critical"])
-def test_weights_that_are_no_numbers(tmp_path, phase):
-    config = often()
+def test_nan_weights_raise(tmp_path, phase):
+    config = frequently_saved()
     changed = dataclasses.replace(
         getattr(config, phase), clip_grad_norm=0.0, schedule=ScheduleConfig("constant", 1e30, 0.0)
     )
@@ -146,8 +146,8 @@ def test_weights_that_are_no_numbers(tmp_path, phase):
         load_model(tmp_path / "run", "captioning")
 
 
-def test_a_feature_that_is_no_number(tmp_path, monkeypatch):
-    # The store refuses it, so it comes as if the disk had made it so.
+def test_infinite_feature_raises(tmp_path, monkeypatch):
+    # The store rejects such features, so simulate corruption after reading.
     found = CaptionDataset.batch
 
     def batch(self, indices, *, epoch=0):
@@ -157,21 +157,21 @@ def test_a_feature_that_is_no_number(tmp_path, monkeypatch):
         return made
 
     monkeypatch.setattr(CaptionDataset, "batch", batch)
-    machine = dataclasses.replace(OFTEN, data="host", workers=0)
+    machine = dataclasses.replace(SAVE_EVERY_STEP, data="host", workers=0)
     with pytest.raises(ValueError, match=r"(?s)loss is nan.*ngsan data inspect.*\nthe state of"):
-        train(often(runtime=machine), tmp_path / "run")
+        train(frequently_saved(runtime=machine), tmp_path / "run")
 
 
 def on_folder(folder, **machine):
-    return often(
+    return frequently_saved(
         data=DataConfig(folder=str(folder)),
-        runtime=dataclasses.replace(OFTEN, data="host", **machine),
+        runtime=dataclasses.replace(SAVE_EVERY_STEP, data="host", **machine),
     )
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["cut", "removed"])
-def test_features_that_are_lost_while_running(tmp_path, workers, how):
+def test_features_lost_during_a_run(tmp_path, workers, how):
     data = scene_folder(tmp_path / "data", train=48, val=12)
     shard = data / "features" / "shard-00000.safetensors"
     content = shard.read_bytes()
@@ -196,13 +196,13 @@ def test_features_that_are_lost_while_running(tmp_path, workers, how):
     assert same(folder, tmp_path / "whole")
 
 
-def test_a_reader_that_was_killed(tmp_path, monkeypatch):
+def test_killed_reader_process(tmp_path, monkeypatch):
     data = scene_folder(tmp_path / "data", train=48, val=12)
     found, here = CaptionDataset.batch, os.getpid()
 
     def batch(self, indices, *, epoch=0):
         if os.getpid() != here:
-            os.kill(os.getpid(), 7)  # what a mapped file that was cut short does
+            os.kill(os.getpid(), 7)  # SIGBUS, as for a truncated mapped file
         return found(self, indices, epoch=epoch)
 
     monkeypatch.setattr(CaptionDataset, "batch", batch)
@@ -210,69 +210,78 @@ def test_a_reader_that_was_killed(tmp_path, monkeypatch):
         train(on_folder(data, workers=1), tmp_path / "run")
 
 
-def test_where_a_run_cannot_be(tmp_path, capsys):
+def test_invalid_output_folders_raise(tmp_path, capsys):
     config = tmp_path / "config.yaml"
-    config.write_text(to_yaml(often()))
+    config.write_text(to_yaml(frequently_saved()))
     (tmp_path / "file").write_text("")
     for output in (tmp_path / "file", tmp_path / "file" / "in", Path("/proc/nowhere")):
         assert main(["train", str(config), "--output", str(output)]) == 2
-        said = capsys.readouterr().err
-        assert str(output) in said
-        assert "Traceback" not in said
+        reported = capsys.readouterr().err
+        assert str(output) in reported
+        assert "Traceback" not in reported
 
 
-def test_regions_are_no_frames(tmp_path):
+def test_frame_positions_with_region_boxes_raise(tmp_path):
     model = tiny_model(geometry="none", positions="sinusoidal")
     data = DataConfig(folder=str(scene_folder(tmp_path / "scenes", train=8, val=4)))
     with pytest.raises(ValueError, match=r"model\.positions.*frames of clips.*boxes"):
         train(tiny_run(model=model, data=data), tmp_path / "run")
-    # The cells of a clip's frames have boxes, too.
+    # Grid cells of frames have boxes too.
     frames = dataclasses.replace(model, frame_grid=1, geometry="absolute")
     train(tiny_run(model=frames, data=data), tmp_path / "clips")
 
 
-def test_unknown_initial_model(tmp_path):
+def test_unknown_initial_model_raises(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere is not a model"):
-        train(often(init_from=str(tmp_path / "nowhere")), tmp_path / "run")
+        train(frequently_saved(init_from=str(tmp_path / "nowhere")), tmp_path / "run")
 
 
-def test_the_initial_model_is_needed_only_once(tmp_path, whole):
+def test_initial_model_is_not_needed_to_resume(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "initial")
-    config = often(init_from=str(tmp_path / "initial"))
+    config = frequently_saved(init_from=str(tmp_path / "initial"))
     with pytest.raises(KilledError):
         train(config, tmp_path / "run", listen=after_steps(2, killed))
     shutil.rmtree(tmp_path / "initial")
     train(config, tmp_path / "run", resume=True)
 
 
-def test_other_settings_are_refused_by_name(begun, whole):
-    model, phase = tiny_model(layers=2), dataclasses.replace(often().cross_entropy, patience=3)
-    other = often(model=model, cross_entropy=phase, seed=5)
-    before = {path: path.read_bytes() for path in begun.rglob("*") if path.is_file()}
+def test_resuming_with_other_settings_names_them(killed_run, whole):
+    model, phase = (
+        tiny_model(layers=2),
+        dataclasses.replace(frequently_saved().cross_entropy, patience=3),
+    )
+    other = frequently_saved(model=model, cross_entropy=phase, seed=5)
+    before = {path: path.read_bytes() for path in killed_run.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="the run was started with other settings") as found:
-        train(other, begun, resume=True)
-    said = str(found.value).splitlines()
-    assert said[0].startswith(f"{begun}: ")
-    assert [line.strip() for line in said if line.startswith("  ")][:3] == [
+        train(other, killed_run, resume=True)
+    reported = str(found.value).splitlines()
+    assert reported[0].startswith(f"{killed_run}: ")
+    assert [line.strip() for line in reported if line.startswith("  ")][:3] == [
         "model.layers: 1 before, 2 now",
         "cross_entropy.patience: 0 before, 3 now",
         "seed: 0 before, 5 now",
     ]
     with pytest.raises(ValueError, match="runtime.precision: 'float32' before, 'bfloat16' now"):
-        train(often(runtime=dataclasses.replace(OFTEN, precision="bfloat16")), begun, resume=True)
-    # The log may have lost lines that will be written again; no more has changed.
+        train(
+            frequently_saved(runtime=dataclasses.replace(SAVE_EVERY_STEP, precision="bfloat16")),
+            killed_run,
+            resume=True,
+        )
+    # Only the log may have lost lines, which are written again.
     for path, content in before.items():
         assert (
             content.startswith(path.read_bytes())
             if path.suffix == ".jsonl"
             else (path.read_bytes() == content)
         )
-    machine = dataclasses.replace(OFTEN, save_seconds=1e9, log_steps=7, data="host", workers=0)
-    train(often(runtime=machine), begun, resume=True)
-    assert same(begun, whole)
+    machine = dataclasses.replace(
+        SAVE_EVERY_STEP, save_seconds=1e9, log_steps=7, data="host", workers=0
+    )
+    train(frequently_saved(runtime=machine), killed_run, resume=True)
+    assert same(killed_run, whole)
 
 
-def test_other_data_are_refused(tmp_path):
+def test_resuming_with_other_data_raises(tmp_path):
     data, folder = scene_folder(tmp_path / "data", train=48, val=12), tmp_path / "run"
     with pytest.raises(KilledError):
         train(on_folder(data), folder, listen=after_steps(2, killed))
@@ -288,32 +297,34 @@ def test_other_data_are_refused(tmp_path):
         train(on_folder(moved), folder, resume=True)
 
 
-def test_a_run_of_another_task_is_told_in_a_line():
+def test_resuming_another_task_raises_one_line():
     before = {"task": "answering", "model": {"dim": 1}, "training": {"epochs": 3}}
     with pytest.raises(SettingsError, match=r"^here: .* task answering, not captioning; .*$"):
         require_same(before, {"task": "captioning", "model": {"dim": 2}}, "here")
 
 
-def test_settings_are_as_a_state_gives_them_back():
+def test_settings_equal_their_json_form():
     @dataclasses.dataclass(frozen=True)
-    class Odd(Config):
+    class PairConfig(Config):
         pair: tuple[int, ...] = (1, 2)
 
-    values = settings(Odd(**vars(often())), "float32", {"train": "a"}, CaptioningTask.free)
+    values = settings(
+        PairConfig(**vars(frequently_saved())), "float32", {"train": "a"}, CaptioningTask.free
+    )
     assert values["pair"] == [1, 2]
     assert differences(values, {**values, "pair": [1, 3]}) == ["pair: [1, 2] before, [1, 3] now"]
 
 
-def test_another_run_in_the_folder(begun, whole, monkeypatch):
+def test_concurrent_run_in_the_folder_raises(killed_run, whole, monkeypatch):
     monkeypatch.setattr(folders, "_LOCK_SECONDS", 0.2)
     with (
-        folder_lock(begun / ".lock"),
+        folder_lock(killed_run / ".lock"),
         pytest.raises(ValueError, match="another training run in .* is under way"),
     ):
-        train(often(), begun, resume=True)
-    # One that is about to end is waited for.
+        train(frequently_saved(), killed_run, resume=True)
+    # It waits for a run that is about to end.
     monkeypatch.setattr(folders, "_LOCK_SECONDS", 30.0)
-    lock = folder_lock(begun / ".lock")
+    lock = folder_lock(killed_run / ".lock")
     lock.__enter__()
     pause = folders.time.sleep
 
@@ -322,53 +333,53 @@ def test_another_run_in_the_folder(begun, whole, monkeypatch):
         lock.__exit__(None, None, None)
 
     monkeypatch.setattr(folders.time, "sleep", sleep)
-    train(often(), begun, resume=True)
-    assert same(begun, whole)
+    train(frequently_saved(), killed_run, resume=True)
+    assert same(killed_run, whole)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("name", ["captions.jsonl", "questions.jsonl", "parallel.json"])
-def test_a_run_is_not_begun_in_a_dataset(tmp_path, name, resume):
+def test_starting_in_a_dataset_folder_raises(tmp_path, name, resume):
     (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match="holds a dataset; pass another folder with --output"):
-        train(often(), tmp_path, resume=resume)
+        train(frequently_saved(), tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_run_is_not_begun_over_another(begun, whole, tmp_path):
+def test_starting_over_another_run_raises(killed_run, whole, tmp_path):
     with pytest.raises(ValueError, match="already holds a run; continue it with --resume"):
-        train(often(), begun)
+        train(frequently_saved(), killed_run)
     with pytest.raises(ValueError, match="already holds a run"):
-        train(often(), whole)
+        train(frequently_saved(), whole)
     shutil.copytree(whole, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "training")
     with pytest.raises(ValueError, match="has a model, but no training state"):
-        train(often(), tmp_path / "copy", resume=True)
+        train(frequently_saved(), tmp_path / "copy", resume=True)
     assert same(tmp_path / "copy", whole)
 
 
 def flip(path, place=-1):
     content = bytearray(path.read_bytes())
     content[place] ^= 1
-    # In place, so that a hard link to it is damaged, too.
+    # In place, so that hard links are damaged too.
     with path.open("r+b") as file:
         file.write(content)
 
 
-def test_the_only_state_is_damaged(begun):
-    states = sorted((begun / "training").iterdir())
+def test_damaged_only_state_raises(killed_run):
+    states = sorted((killed_run / "training").iterdir())
     for state in states[:-1]:
         shutil.rmtree(state)
     flip(states[-1] / "progress.json", 30)
     with pytest.raises(ValueError, match=r"no training state .* is complete: .*progress\.json"):
-        train(often(), begun, resume=True)
+        train(frequently_saved(), killed_run, resume=True)
 
 
-@pytest.mark.parametrize("damage", ["weights.safetensors", "manifest.json", "gone", "all gone"])
-def test_the_newest_state_is_damaged(begun, whole, damage):
-    newest = sorted((begun / "training").iterdir())[-1]
+@pytest.mark.parametrize("damage", ["weights.safetensors", "manifest.json", "missing", "all gone"])
+def test_damaged_newest_state_falls_back_to_the_previous(killed_run, whole, damage):
+    newest = sorted((killed_run / "training").iterdir())[-1]
     match damage:
-        case "gone":
+        case "missing":
             (newest / "optimizer.safetensors").unlink()
         case "all gone":
             for path in newest.iterdir():
@@ -376,14 +387,14 @@ def test_the_newest_state_is_damaged(begun, whole, damage):
         case name:
             flip(newest / name, 50)
     notes = []
-    train(often(), begun, resume=True, listen=notes.append)
+    train(frequently_saved(), killed_run, resume=True, listen=notes.append)
     assert notes[0]["event"] == "note"
     assert "resuming from the state before" in notes[0]["text"]
-    assert same(begun, whole)
+    assert same(killed_run, whole)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "all missing"])
-def test_the_model_of_a_finished_run_is_damaged(tmp_path, whole, damage):
+def test_damaged_model_of_a_finished_run_is_repaired(tmp_path, whole, damage):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     best = read_state(folder / "training", pytest.fail).progress["progress"]["best"]
@@ -397,20 +408,20 @@ def test_the_model_of_a_finished_run_is_damaged(tmp_path, whole, damage):
         case _:
             (folder / WEIGHTS).unlink()
             shutil.rmtree(phase)
-    told = []
-    train(often(), folder, resume=True, listen=told.append)
-    assert [entry["event"] for entry in told] == ["note", "end"]
+    entries = []
+    train(frequently_saved(), folder, resume=True, listen=entries.append)
+    assert [entry["event"] for entry in entries] == ["note", "end"]
     for name in ("", "cross-entropy", "self-critical"):
         assert model_signature(folder / name) == model_signature(whole / name)
         assert load_model(folder / name, "captioning")
-    train(often(), folder, resume=True, listen=told.append)
-    assert [entry["event"] for entry in told] == ["note", "end", "end"]
+    train(frequently_saved(), folder, resume=True, listen=entries.append)
+    assert [entry["event"] for entry in entries] == ["note", "end", "end"]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "another"])
-def test_weights_to_be_averaged_are_damaged(tmp_path, damage):
+def test_damaged_weights_for_averaging_raise(tmp_path, damage):
     phase = CrossEntropyConfig(epochs=2, batch_size=16, average_epochs=2)
-    config = often(cross_entropy=phase, self_critical=SelfCriticalConfig(epochs=0))
+    config = frequently_saved(cross_entropy=phase, self_critical=SelfCriticalConfig(epochs=0))
     folder = tmp_path / "run"
     with pytest.raises(KilledError):
         train(config, folder, listen=after_steps(6, killed))
@@ -426,11 +437,11 @@ def test_weights_to_be_averaged_are_damaged(tmp_path, damage):
         train(config, folder, resume=True)
 
 
-def test_batch_norm_is_for_one_process():
-    config = often(model=tiny_model(norm="batch"))
+def test_batch_norm_with_several_processes_raises():
+    config = frequently_saved(model=tiny_model(norm="batch"))
 
-    class Two:
+    class TwoProcesses:
         world_size, device = 2, torch.device("cpu")
 
     with pytest.raises(ValueError, match=r"model\.norm: batch .* 2 processes"):
-        CaptioningTask(Two(), config, None, fresh=True)
+        CaptioningTask(TwoProcesses(), config, None, fresh=True)

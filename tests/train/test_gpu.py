@@ -1,4 +1,4 @@
-"""What is compiled and captured on a GPU trains as the plain steps do."""
+"""Compiled and captured steps on a GPU train like plain steps on a CPU."""
 
 import copy
 import dataclasses
@@ -9,16 +9,16 @@ import torch
 from ngsan.config import PhaseConfig, RuntimeConfig, SelfCriticalConfig
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests.train.worlds import dataset, scene_folder, tiny_model, tiny_run
+from tests.train.helpers import dataset, scene_folder, tiny_model, tiny_run
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    # The compiler and the fabric have advice to give.
+    # The compiler and Fabric emit warnings.
     pytest.mark.filterwarnings("ignore"),
 ]
 
 
-def machine(**changes):
+def runtime_config(**changes):
     return RuntimeConfig(**{"device": "cuda", "precision": "float32", "log_steps": 1, **changes})
 
 
@@ -33,7 +33,7 @@ def losses(config, folder):
 def plain(tmp_path_factory):
     """The run on the CPU."""
     folder = tmp_path_factory.mktemp("cpu")
-    cpu = dataclasses.replace(machine(device="cpu"), threads=1)
+    cpu = dataclasses.replace(runtime_config(device="cpu"), threads=1)
     found, _ = losses(tiny_run(runtime=cpu), folder / "run")
     return found, load_model(folder / "run" / "cross-entropy", "captioning")[0]
 
@@ -42,13 +42,13 @@ def plain(tmp_path_factory):
     "changes",
     [{}, {"compile": False}, {"data": "host", "workers": 0}, {"data": "host", "compile": False}],
 )
-def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, changes):
-    found, _ = losses(tiny_run(runtime=machine(**changes)), tmp_path / "run")
+def test_gpu_run_equals_cpu_run_up_to_rounding(tmp_path, plain, changes):
+    found, _ = losses(tiny_run(runtime=runtime_config(**changes)), tmp_path / "run")
     wanted, captioner = plain
     phase = len(wanted) // 2
     assert found[:phase] == pytest.approx(wanted[:phase], rel=1e-4)
     theirs = load_model(tmp_path / "run" / "cross-entropy", "captioning")[0]
-    # Not their weights: the shifts of keys have no gradient but rounding, which Adam follows.
+    # Compare logits, not weights: key biases have only rounding as gradient, which Adam follows.
     batch = dataset(scene_folder(tmp_path / "scenes")).batch(range(12))
     parts = (batch.features.float(), batch.boxes, batch.mask)
     found, wanted = (
@@ -58,14 +58,16 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, plain, chang
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
 
 
-def test_half_precision_learns_too(tmp_path):
-    found, entries = losses(tiny_run(runtime=machine(precision="bfloat16")), tmp_path / "run")
+def test_half_precision_reduces_the_loss(tmp_path):
+    found, entries = losses(
+        tiny_run(runtime=runtime_config(precision="bfloat16")), tmp_path / "run"
+    )
     assert entries[-1]["event"] == "end"
     assert found[2] < found[0]
 
 
-def test_a_stopped_run_goes_on(tmp_path):
-    config = tiny_run(runtime=machine(save_seconds=0.0))
+def test_stopped_run_resumes(tmp_path):
+    config = tiny_run(runtime=runtime_config(save_seconds=0.0))
 
     class Stop(BaseException):
         pass
@@ -84,7 +86,7 @@ def test_a_stopped_run_goes_on(tmp_path):
         assert (mine - its).abs().max() < 2e-3
 
 
-def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
+def test_warm_up_of_captured_steps_does_not_change_weights(tmp_path):
     from lightning_fabric import Fabric
 
     from ngsan.models import build_captioner
@@ -111,8 +113,8 @@ def test_the_captured_step_leaves_no_trace_of_its_warm_up(tmp_path):
         torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)
 
 
-def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
-    """They share their memory, so what one of them left there must matter to none."""
+def test_captured_steps_of_several_shapes_are_independent(tmp_path):
+    """They share a memory pool, so leftovers of one must not affect another."""
     from lightning_fabric import Fabric
 
     from ngsan.models import build_captioner
@@ -144,9 +146,9 @@ def test_captured_steps_of_several_shapes_do_not_disturb_each_other(tmp_path):
         torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
 
 
-def test_the_greedy_baseline_is_reported_in_every_step(tmp_path):
+def test_greedy_reward_is_reported_in_every_step(tmp_path):
     config = tiny_run(
-        runtime=machine(precision="bfloat16"),
+        runtime=runtime_config(precision="bfloat16"),
         self_critical=SelfCriticalConfig(
             epochs=1, batch_size=16, baseline="greedy", bleu_weight=0.5
         ),

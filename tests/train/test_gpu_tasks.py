@@ -1,4 +1,4 @@
-"""Translators and answerers are trained on a GPU as on a CPU, in batches of several shapes."""
+"""Translators and answerers train on a GPU as on a CPU, with batches of several shapes."""
 
 import dataclasses
 
@@ -9,20 +9,20 @@ from ngsan.config import RuntimeConfig
 from ngsan.data.synthetic.folders import write_question_scenes
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests import translation_worlds
+from tests import translation_helpers
 from tests.train import test_answering
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    # The compiler and the fabric have advice to give.
+    # The compiler and Fabric emit warnings.
     pytest.mark.filterwarnings("ignore"),
 ]
 
 
 def translation_run(folder):
     pytest.importorskip("tokenizers")
-    data = translation_worlds.backwards_folder(folder / "texts", train=300, val=20)
-    run = translation_worlds.small_run(data, epochs=2)
+    data = translation_helpers.backwards_folder(folder / "texts", train=300, val=20)
+    run = translation_helpers.small_run(data, epochs=2)
     return run, lambda output: load_model(output, "translation")[0]
 
 
@@ -46,7 +46,7 @@ def losses(run, output, **machine):
 
 @pytest.mark.parametrize("task", [translation_run, answering_run])
 @pytest.mark.parametrize("changes", [{}, {"compile": False}, {"data": "host", "workers": 0}])
-def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, task, changes):
+def test_gpu_run_equals_cpu_run_up_to_rounding(tmp_path, task, changes):
     run, load = task(tmp_path)
     wanted = losses(run, tmp_path / "cpu", device="cpu")
     found = losses(run, tmp_path / "gpu", device="cuda", **changes)
@@ -59,7 +59,7 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_but_for_rounding(tmp_path, task, change
 
 
 @pytest.mark.parametrize("task", [translation_run, answering_run])
-def test_half_precision_learns_too(tmp_path, task):
+def test_half_precision_reduces_the_loss(tmp_path, task):
     run, _ = task(tmp_path)
     found = losses(run, tmp_path / "gpu", device="cuda", precision="bfloat16")
     assert sum(found[-3:]) < sum(found[:3])

@@ -1,4 +1,4 @@
-"""Logs of training runs, read back by the standard library and by TensorBoard."""
+"""Training logs, read back by the standard library and by TensorBoard."""
 
 import json
 import math
@@ -48,14 +48,14 @@ def without_time(entries):
     return [{key: entry[key] for key in entry if key != "time"} for entry in entries]
 
 
-def test_entries_are_lines_with_their_time(tmp_path):
+def test_entries_are_json_lines_with_a_time(tmp_path):
     path = tmp_path / "run" / "log.jsonl"
     before = datetime.now(UTC) - timedelta(seconds=1)
     with closing(JsonLines(path)) as log:
         assert log.position == 0
         for count, entry in enumerate(ENTRIES, start=1):
             log.write(entry)
-            assert len(lines_of(path)) == count, "a line must be there before the run goes on"
+            assert len(lines_of(path)) == count, "each line is flushed before the next step"
             assert log.position == path.stat().st_size
     assert path.read_bytes().endswith(b"}\n")
     assert without_time(lines_of(path)) == ENTRIES
@@ -64,7 +64,7 @@ def test_entries_are_lines_with_their_time(tmp_path):
         assert line["time"].endswith("+00:00")
 
 
-def test_the_curve_is_read_from_the_epochs_alone(tmp_path):
+def test_curve_is_read_from_epoch_entries_only(tmp_path):
     with closing(JsonLines(tmp_path / "log.jsonl")) as log:
         for entry in ENTRIES:
             log.write(entry)
@@ -73,7 +73,7 @@ def test_the_curve_is_read_from_the_epochs_alone(tmp_path):
     assert read_curve(tmp_path / "log.jsonl", "loss").values == (8.0, 6.0)
 
 
-def test_what_json_cannot_say_becomes_null(tmp_path):
+def test_nan_and_infinity_become_null(tmp_path):
     values = {"loss": math.nan, "metrics": {"CIDEr": math.inf}, "list": [-math.inf, (1, math.nan)]}
     with closing(JsonLines(tmp_path / "log")) as log:
         log.write(values)
@@ -82,7 +82,7 @@ def test_what_json_cannot_say_becomes_null(tmp_path):
     ]
 
 
-def test_any_text_stays_on_its_line(tmp_path):
+def test_line_breaks_in_text_are_escaped(tmp_path):
     text = "two\nlines\u2028three \x85 \udcff é"
     with closing(JsonLines(tmp_path / "log")) as log:
         log.write({"event": "note", "text": text})
@@ -91,7 +91,7 @@ def test_any_text_stays_on_its_line(tmp_path):
     assert read_curve(tmp_path / "log", "CIDEr").values == (1.5,)
 
 
-def test_a_resumed_run_forgets_what_it_will_do_again(tmp_path):
+def test_resuming_truncates_the_log_at_the_state(tmp_path):
     path = tmp_path / "log"
     with closing(JsonLines(path)) as log:
         for entry in ENTRIES[:3]:
@@ -107,7 +107,7 @@ def test_a_resumed_run_forgets_what_it_will_do_again(tmp_path):
         assert without_time(lines_of(path)) == ENTRIES
 
 
-def test_a_log_cut_off_at_any_byte_goes_on(tmp_path):
+def test_log_truncated_at_any_byte_continues(tmp_path):
     path = tmp_path / "log"
     with closing(JsonLines(path)) as log:
         for entry in ENTRIES[:2]:
@@ -124,7 +124,7 @@ def test_a_log_cut_off_at_any_byte_goes_on(tmp_path):
             assert without_time(lines_of(path))[-1] == {"event": "note"}
 
 
-def test_a_last_line_of_many_blocks_is_removed(tmp_path):
+def test_long_incomplete_last_line_is_removed(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b'{"a":1}\n' + b"x" * 200_000)
     JsonLines(path).close()
@@ -134,7 +134,7 @@ def test_a_last_line_of_many_blocks_is_removed(tmp_path):
     assert path.read_bytes() == b""
 
 
-def test_a_log_that_is_missing_or_too_short_is_no_error(tmp_path):
+def test_missing_or_short_log_is_accepted(tmp_path):
     with closing(JsonLines(tmp_path / "none", keep=1000)) as log:
         assert log.position == 0
         log.write({"event": "note"})
@@ -143,7 +143,7 @@ def test_a_log_that_is_missing_or_too_short_is_no_error(tmp_path):
     assert len(lines_of(tmp_path / "none")) == 2
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path):
+def test_full_disk_raises_and_leaves_whole_lines(tmp_path):
     path = tmp_path / "log"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -163,7 +163,7 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path):
 
 
 def curves(folder):
-    """What TensorBoard itself reads: steps and values by name."""
+    """Steps and values by name, as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -197,7 +197,7 @@ def test_tensorboard_reads_the_curves(tmp_path):
     }
 
 
-def test_tensorboard_hides_steps_that_are_done_again(tmp_path):
+def test_tensorboard_hides_repeated_steps(tmp_path):
     for start, end, value in ((0, 6, 1.0), (3, 5, 2.0), (0, 2, 3.0)):
         with closing(TensorBoard(tmp_path, step=start)) as board:
             for step in range(start + 1, end + 1):
@@ -210,7 +210,7 @@ def test_tensorboard_hides_steps_that_are_done_again(tmp_path):
         assert curves(tmp_path) == {"training/loss": list(enumerate(expected, start=1))}
 
 
-def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
+def test_missing_tensorboard_error_names_the_extra(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -1,4 +1,4 @@
-"""A captioner learns from pictures of scenes, end to end."""
+"""A captioner is trained end to end on pictures of scenes."""
 
 import json
 
@@ -14,7 +14,7 @@ from ngsan.data.synthetic.scenes import sample_captions, sample_scenes
 from ngsan.models.captioner import PhotoEncoder
 from ngsan.models.checkpoint import load_model
 from ngsan.train.run import train
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 SIZE = 32
 MODEL = tiny_model(backbone="efficientnet-lite0", image_size=SIZE, feature_dim=320)
@@ -56,7 +56,7 @@ def trained(folder, tmp_path_factory):
     return output
 
 
-def test_the_backbone_learns_by_cross_entropy_and_then_stays(trained):
+def test_backbone_is_trained_in_cross_entropy_only(trained):
     cross, critical = backbone(trained / "cross-entropy"), backbone(trained / "self-critical")
     assert len(cross) > 100
     assert same_tensors(cross, critical)
@@ -66,17 +66,17 @@ def test_the_backbone_learns_by_cross_entropy_and_then_stays(trained):
     assert captioner.encode(images).shape == (2, 1, 16)
 
 
-def test_a_rate_of_zero_leaves_the_backbone_alone(folder, tmp_path):
+def test_lr_scale_of_zero_freezes_the_backbone(folder, tmp_path):
     train(run_of(folder, lr_scale=0.0), tmp_path / "run")
     torch.manual_seed(0)
     from ngsan.models import build_captioner
 
-    begun = build_captioner(MODEL).state_dict()
+    initial = build_captioner(MODEL).state_dict()
     for name, tensor in backbone(tmp_path / "run" / "cross-entropy").items():
-        assert torch.equal(tensor, begun[name]), name
+        assert torch.equal(tensor, initial[name]), name
 
 
-def test_a_stopped_run_ends_the_same(folder, trained, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_one(folder, trained, tmp_path):
     class Stop(BaseException):
         pass
 
@@ -94,8 +94,8 @@ def test_a_stopped_run_ends_the_same(folder, trained, tmp_path):
         assert same_tensors(first, second)
 
 
-def test_photographs_described_once_teach_the_same_as_pixels(folder, trained, tmp_path):
-    """In memory, the second phase learns from cells; from the disk, it goes over the pixels."""
+def test_cached_features_give_the_same_model_as_pixels(folder, trained, tmp_path):
+    """In memory, the second phase uses cached features; from disk, it reads the pixels."""
     from dataclasses import replace
 
     config = run_of(folder)
@@ -108,22 +108,22 @@ def test_photographs_described_once_teach_the_same_as_pixels(folder, trained, tm
             torch.testing.assert_close(tensor, second[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_backbone_that_sees_the_same_in_every_epoch_is_asked_once(folder, tmp_path, monkeypatch):
+def test_frozen_backbone_without_augmentation_runs_once_per_image(folder, tmp_path, monkeypatch):
     from ngsan.vision.backbone import GridBackbone
 
-    looked = []
+    batch_sizes = []
     forward = GridBackbone.forward
     monkeypatch.setattr(
-        GridBackbone, "forward", lambda self, x: looked.append(len(x)) or forward(self, x)
+        GridBackbone, "forward", lambda self, x: batch_sizes.append(len(x)) or forward(self, x)
     )
     train(run_of(folder, lr_scale=0.0, min_crop=1.0, color_jitter=0.0), tmp_path / "run")
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     validations = sum(line["event"] == "epoch" for line in log)
-    phases, learned, validated = 2, 20, 6
-    assert sum(looked) == phases * learned + validations * validated
+    phases, train_images, val_images = 2, 20, 6
+    assert sum(batch_sizes) == phases * train_images + validations * val_images
 
 
-def test_what_is_missing_is_told(folder, tmp_path):
+def test_missing_images_raise(folder, tmp_path):
     config = tiny_run(model=MODEL, data=DataConfig(folder=str(folder)))
     with pytest.raises(ValueError, match=r"--vision\.images DIR"):
         train(config, tmp_path / "run")
@@ -137,6 +137,6 @@ def test_what_is_missing_is_told(folder, tmp_path):
         train(lost, tmp_path / "run2")
 
 
-def test_the_log_tells_the_model(trained):
+def test_log_has_the_number_of_parameters(trained):
     start = json.loads((trained / "log.jsonl").read_text().splitlines()[0])
     assert start["parameters"] > 2_500_000

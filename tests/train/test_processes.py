@@ -1,4 +1,4 @@
-"""Several processes train as one does, and none stays behind."""
+"""Several processes train like one, and none is left running."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ from ngsan.config import to_yaml
 from ngsan.models.checkpoint import WEIGHTS
 from ngsan.train.run import train
 from tests.kills import end_of, fork
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 MODELS = ("", "cross-entropy", "self-critical")
 
 IDLE = ("attention.key.bias", "encoder.layers.0.attention.query.bias")
-"""Weights that change nothing, the first as softmax takes no notice of what all scores have in
-common, the second as the norm removes it: their gradient is rounding, which Adam makes large."""
+"""Weights without effect: softmax ignores a shift of all scores, and the norm removes the second.
+Their gradients are only rounding, which Adam amplifies."""
 
 
 def run_of(*, dropout=0.0, **machine):
@@ -86,7 +86,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_two_train_as_one(tmp_path):
+def test_two_processes_equal_one(tmp_path):
     train(run_of(), tmp_path / "one")
     run_two(run_of(), tmp_path / "two")
     models = {}
@@ -112,23 +112,25 @@ def test_two_train_as_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "who",
+    "killed_ranks",
     [
         (0,),
         pytest.param((1,), marks=pytest.mark.slow),
         pytest.param((0, 1), marks=pytest.mark.slow),
     ],
 )
-def test_killed_and_resumed(tmp_path, whole, who, capfd):
+def test_killed_processes_resume(tmp_path, whole, killed_ranks, capfd):
     config, folder = run_of(dropout=0.1), tmp_path / "run"
     for step in (2, 9):
         children = start_two(config, folder, resume=True)
         wait_for(lambda step=step: reached(folder) >= step)
-        for rank in who:
+        for rank in killed_ranks:
             os.kill(children[rank], signal.SIGKILL)
         ends = [end_of(child) for child in children]
-        assert all(end == (-signal.SIGKILL if rank in who else 1) for rank, end in enumerate(ends))
-        if who != (0, 1):
+        assert all(
+            end == (-signal.SIGKILL if rank in killed_ranks else 1) for rank, end in enumerate(ends)
+        )
+        if killed_ranks != (0, 1):
             assert "lost the connection to another process" in capfd.readouterr().err
     run_two(config, folder, resume=True)
     for name in MODELS:
@@ -140,7 +142,7 @@ def test_killed_and_resumed(tmp_path, whole, who, capfd):
 def wait_for(condition, seconds=300.0):
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.005)
 
 
@@ -165,7 +167,7 @@ def alive(pid):
 
 
 @pytest.mark.slow
-def test_the_command_starts_and_ends_its_processes(tmp_path, whole):
+def test_train_command_starts_and_stops_its_processes(tmp_path, whole):
     folder, config = tmp_path / "run", tmp_path / "config.yaml"
     config.write_text(to_yaml(run_of(dropout=0.1, processes=2)))
     command = [sys.executable, "-m", "ngsan", "train", config, "--output", folder]
@@ -174,11 +176,11 @@ def test_the_command_starts_and_ends_its_processes(tmp_path, whole):
         others = descendants(process.pid)
         assert len(others) == 1
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM
-    told = "ngsan train: stopped by SIGTERM; the state is saved, continue with --resume"
-    assert [line for line in said.splitlines() if line.startswith("ngsan")] == [told]
-    assert "Traceback" not in said
+    expected = "ngsan train: stopped by SIGTERM; the state is saved, continue with --resume"
+    assert [line for line in errors.splitlines() if line.startswith("ngsan")] == [expected]
+    assert "Traceback" not in errors
     assert not any(map(alive, others))
     run_two(run_of(dropout=0.1), folder, resume=True)
     for name in MODELS:

@@ -1,4 +1,4 @@
-"""A run that was stopped and goes on ends as if it had never been stopped."""
+"""A resumed run equals an uninterrupted one."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.state import read_state
 from ngsan.train.tasks import captioning as validation
 from tests.kills import killed_at
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 MODELS = ("", "cross-entropy", "self-critical")
 TIMES = ("time", "seconds", "validation_seconds", "images_per_second", "seconds_left")
@@ -34,11 +34,11 @@ POINTS = (
     "ngsan.train.tasks.captioning.score_captions",
     "ngsan.train.loader.write_scene_folder",
 )
-"""Where a run is stopped: before and after each call of these, and at whatever it tells."""
+"""Where a run is stopped: before and after each call of these, and at each logged entry."""
 
 
 class KilledError(BaseException):
-    """What no part of a run reckons with."""
+    """An exception that no part of a run handles."""
 
 
 def kill(*_):
@@ -47,10 +47,10 @@ def kill(*_):
 
 @contextmanager
 def stopped_at(number):
-    """Stops what runs inside at the point of that number, from 0.
+    """Stops the code inside at the given point, counted from 0.
 
     Yields:
-        A listener for the run, whose attribute `passed` is the number of points so far.
+        A listener for the run; its attribute `passed` is the number of points so far.
     """
 
     def listen(entry=None):
@@ -75,7 +75,7 @@ def stopped_at(number):
 
 
 def run_of(*, data="device", workers=0, save_seconds=0.0, patience=0, epochs=2):
-    """A run in which much can go wrong: dropout, averages, patience, states after every step."""
+    """A run with dropout, weight averaging, patience and a state after every step."""
     phase = {"batch_size": 16, "clip_grad_value": 0.0, "average_epochs": 2, "patience": patience}
     return tiny_run(
         model=tiny_model(dropout=0.1),
@@ -102,16 +102,16 @@ def run_of(*, data="device", workers=0, save_seconds=0.0, patience=0, epochs=2):
 
 def log_of(folder):
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    told = [
+    entries = [
         line for line in lines if line["event"] in ("before", "step", "epoch", "average", "end")
     ]
-    for line in told:
+    for line in entries:
         line.pop("model", None)
-    return [{key: line[key] for key in line if key not in TIMES} for line in told]
+    return [{key: line[key] for key in line if key not in TIMES} for line in entries]
 
 
 def assert_same(folder, other):
-    """Sees to it that two runs left the same: models, scores, log, and nothing half done."""
+    """Asserts that two runs left the same models, scores and log, and no partial files."""
     for name in MODELS:
         mine, its = folder / name, other / name
         assert same_tensors(load_file(mine / WEIGHTS), load_file(its / WEIGHTS)), name
@@ -125,8 +125,8 @@ def assert_same(folder, other):
     )
 
 
-def go_on(config, folder, attempts=60):
-    """Resumes until the run is over, stopped at points farther and farther from where it begins.
+def resume_until_done(config, folder, attempts=60):
+    """Resumes until the run is finished, each time stopping at a later point.
 
     Returns:
         How often it was stopped.
@@ -144,13 +144,13 @@ def go_on(config, folder, attempts=60):
 CASES = {
     "in memory": run_of(),
     "read ahead": run_of(data="host", workers=2),
-    "seldom saved, patience": run_of(data="host", patience=1, epochs=4, save_seconds=0.2),
+    "rarely saved, patience": run_of(data="host", patience=1, epochs=4, save_seconds=0.2),
 }
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Runs that were never stopped, by the case's name."""
+    """Uninterrupted runs by case name."""
     made = {}
     for name, config in CASES.items():
         made[name] = tmp_path_factory.mktemp("whole") / "run"
@@ -158,23 +158,23 @@ def whole(tmp_path_factory):
     return made
 
 
-def test_where_the_data_are_does_not_matter(whole):
+def test_data_location_does_not_change_the_run(whole):
     assert_same(whole["in memory"], whole["read ahead"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_stopped_again_and_again(tmp_path, whole, case):
-    assert go_on(CASES[case], tmp_path / "run") >= 3
+def test_run_stopped_many_times_resumes(tmp_path, whole, case):
+    assert resume_until_done(CASES[case], tmp_path / "run") >= 3
     assert_same(tmp_path / "run", whole[case])
 
 
-def test_stopped_once_anywhere(tmp_path, whole):
+def test_run_stopped_at_any_point_resumes(tmp_path, whole):
     config = run_of(save_seconds=1e9)
     with stopped_at(None) as listen:
         train(config, tmp_path / "all", listen=listen)
     assert_same(tmp_path / "all", whole["in memory"])
-    # The ends of phases are where most is written.
+    # Most files are written at the end of a phase.
     for number in range(3, listen.passed, 19):
         folder = tmp_path / str(number)
         with stopped_at(number) as stopping, pytest.raises(KilledError):
@@ -184,7 +184,7 @@ def test_stopped_once_anywhere(tmp_path, whole):
         shutil.rmtree(folder)
 
 
-def test_killed_at_the_disk(tmp_path, whole):
+def test_run_killed_during_a_write_resumes(tmp_path, whole):
     config = run_of(save_seconds=1e9)
     for step in (5, 45, 120, 200, 260):
         folder = tmp_path / str(step)
@@ -193,7 +193,7 @@ def test_killed_at_the_disk(tmp_path, whole):
         assert_same(folder, whole["in memory"])
 
 
-def test_killed_while_the_scenes_are_written(tmp_path, whole, monkeypatch):
+def test_run_killed_while_writing_scenes_resumes(tmp_path, whole, monkeypatch):
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("ngsan.data.store_writer.StoreWriter._finish", kill)
@@ -203,7 +203,7 @@ def test_killed_while_the_scenes_are_written(tmp_path, whole, monkeypatch):
     assert_same(folder, whole["in memory"])
 
 
-def test_scenes_of_a_run_that_never_began_are_not_taken(tmp_path, whole, monkeypatch):
+def test_scenes_of_an_unstarted_run_are_replaced(tmp_path, whole, monkeypatch):
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
     scenes = dataclasses.replace(config.data.scenes, seed=9)
     other = dataclasses.replace(config, data=dataclasses.replace(config.data, scenes=scenes))
@@ -215,8 +215,8 @@ def test_scenes_of_a_run_that_never_began_are_not_taken(tmp_path, whole, monkeyp
     assert_same(folder, whole["in memory"])
 
 
-def signalled(number, event, count):
-    """A listener that sends this process a signal when something is told for the nth time."""
+def send_signal(number, event, count):
+    """A listener that sends this process a signal at the nth entry of an event."""
     left = [count]
 
     def listen(entry):
@@ -241,28 +241,28 @@ def signalled(number, event, count):
         (signal.SIGINT, "end", 1),
     ],
 )
-def test_a_signal_saves_and_stops(tmp_path, whole, number, event, count):
+def test_signal_saves_and_stops(tmp_path, whole, number, event, count):
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
-    told = []
-    listen = signalled(number, event, count)
+    entries = []
+    listen = send_signal(number, event, count)
 
     def both(entry):
-        told.append(entry)
+        entries.append(entry)
         listen(entry)
 
     with pytest.raises(InterruptedRunError) as found:
         train(config, folder, listen=both)
     assert found.value.number == number
-    # What had been done is in the state, and nothing was done after it.
+    # The state is that of the last step.
     state = read_state(folder / "training", pytest.fail)
-    last = max((entry["step"] for entry in told if entry["event"] == "step"), default=0)
+    last = max((entry["step"] for entry in entries if entry["event"] == "step"), default=0)
     assert state.progress["progress"]["step"] == last
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     train(config, folder, resume=True)
     assert_same(folder, whole["in memory"])
 
 
-def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
+def test_signal_interrupts_validation(tmp_path, monkeypatch):
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
     batch = validation.Captioner.caption_regions
     config = dataclasses.replace(
@@ -273,7 +273,7 @@ def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
 
     def caption(self, *arguments, **options):
         calls.append(1)
-        if len(calls) == 5:  # 3 batches an epoch: in the midst of the second
+        if len(calls) == 5:  # 3 batches per epoch: within the second validation
             os.kill(os.getpid(), signal.SIGTERM)
         return batch(self, *arguments, **options)
 
@@ -289,18 +289,18 @@ def test_a_signal_does_not_wait_for_validation(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("event", ["before", "end"])
-def test_damage_to_the_newest_state_goes_back_one(tmp_path, whole, event):
-    """Also where the weights to be averaged have just been removed."""
+def test_damaged_newest_state_falls_back_to_the_previous(tmp_path, whole, event):
+    """Also when the weights for averaging have just been removed."""
     config, folder = run_of(save_seconds=1e9), tmp_path / "run"
 
     def listen(entry):
-        if entry["event"] == "checkpoint" and event in told:
+        if entry["event"] == "checkpoint" and event in entries:
             raise KilledError
-        told.append(entry["event"])
+        entries.append(entry["event"])
         if entry["event"] == event == "end":
             raise KilledError
 
-    told = []
+    entries = []
     with pytest.raises(KilledError):
         train(config, folder, listen=listen)
     newest = max((folder / "training").iterdir())

@@ -12,7 +12,7 @@ from tests.kills import end_of, fork, kills, random_kills
 
 
 def content(number):
-    """The progress and tensors of a step; every step has its own."""
+    """Progress and tensors that differ for every step."""
     progress = {"step": number, "phase": "cross-entropy", "best": 0.1 + number, "seen": [1, None]}
     values = torch.linspace(number, number + 1, 12).view(3, 4)
     return progress, {
@@ -52,7 +52,7 @@ def check(state, number):
             assert torch.equal(found, tensor), name
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_write_and_read_round_trip(tmp_path):
     folder = tmp_path / "run" / "state"
     assert write(folder, 12) == folder / "step-00000012"
     check(read_state(str(folder), unexpected), 12)
@@ -66,7 +66,7 @@ def test_what_is_written_is_read(tmp_path):
     ]
 
 
-def test_numbers_of_the_progress_are_exact(tmp_path):
+def test_progress_numbers_are_exact(tmp_path):
     progress = {"a": 0.1 + 0.2, "b": 5e-324, "c": 2**70, "d": -0.0, "e": {"ü": ["\x00", True]}}
     write_state(tmp_path, 0, progress, {})
     found = read_state(tmp_path, unexpected).progress
@@ -74,7 +74,7 @@ def test_numbers_of_the_progress_are_exact(tmp_path):
     assert str(found) == str(progress)
 
 
-def test_a_tensor_on_a_gpu(tmp_path):
+def test_gpu_tensors_are_saved(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     progress, tensors = content(3)
@@ -86,21 +86,21 @@ def test_a_tensor_on_a_gpu(tmp_path):
     check(read_state(tmp_path, unexpected), 3)
 
 
-def test_without_a_state(tmp_path):
+def test_missing_state_reads_as_none(tmp_path):
     assert read_state(tmp_path / "nowhere", unexpected) is None
     for name in ("partial-12", "step-1", "step-00000001.old", "other"):
         (tmp_path / name).mkdir()
     assert read_state(tmp_path, unexpected) is None
 
 
-def test_the_newest_two_are_kept(tmp_path):
+def test_newest_two_states_are_kept(tmp_path):
     for number in (5, 50, 100, 99_999_999, 100_000_000):
         write(tmp_path, number)
         check(read_state(tmp_path, unexpected), number)
     assert names(tmp_path) == ["step-100000000", "step-99999999"]
 
 
-def test_a_step_that_is_written_again(tmp_path):
+def test_rewriting_a_step_adds_a_suffix(tmp_path):
     write(tmp_path, 1)
     first = write(tmp_path, 2)
     for turn in range(1, 12):
@@ -113,7 +113,7 @@ def test_a_step_that_is_written_again(tmp_path):
     assert names(tmp_path) == ["step-00000002-11", "step-00000003"]
 
 
-def test_a_run_that_went_back_has_the_newest_state(tmp_path):
+def test_state_written_after_a_fallback_is_the_newest(tmp_path):
     write(tmp_path, 10)
     later = write(tmp_path, 20)
     (later / "manifest.json").unlink()
@@ -122,7 +122,7 @@ def test_a_run_that_went_back_has_the_newest_state(tmp_path):
     assert names(tmp_path) == ["step-00000010", "step-00000015"]
 
 
-def test_only_what_is_ours_is_removed(tmp_path):
+def test_other_files_are_not_removed(tmp_path):
     others = ["partial-results", "step-1", "notes"]
     for name in (*others, "partial-123"):
         (tmp_path / name).mkdir()
@@ -152,18 +152,18 @@ def damage(path, how):
 
 @pytest.mark.parametrize("how", ["missing", "cut", "longer", "empty", "flipped"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_state_is_passed_over(tmp_path, name, how):
+def test_damaged_state_is_skipped(tmp_path, name, how):
     write(tmp_path, 1)
     newest = write(tmp_path, 2)
     damage(newest / name, how)
-    told = []
-    check(read_state(tmp_path, told.append), 1)
-    (message,) = told
+    messages = []
+    check(read_state(tmp_path, messages.append), 1)
+    (message,) = messages
     assert message.startswith(f"{newest}: {name} ")
     assert message.endswith("; resuming from the state before")
 
 
-def test_every_byte_of_a_state_counts(tmp_path):
+def test_every_changed_byte_is_detected(tmp_path):
     write_state(tmp_path, 1, {"a": 1.5}, {"weights": {"b": torch.ones(3)}})
     state = tmp_path / "step-00000001"
     before = read_state(tmp_path, unexpected)
@@ -177,42 +177,42 @@ def test_every_byte_of_a_state_counts(tmp_path):
     assert read_state(tmp_path, unexpected).progress == before.progress
 
 
-def test_when_no_state_is_whole(tmp_path):
+def test_no_complete_state_raises(tmp_path):
     states = [write(tmp_path, number) for number in (1, 2)]
     (states[0] / "progress.json").unlink()
     (states[1] / "weights.safetensors").unlink()
-    told = []
+    messages = []
     with pytest.raises(ValueError, match="no training state of .* is complete") as caught:
-        read_state(tmp_path, told.append)
+        read_state(tmp_path, messages.append)
     for problem in ("2: weights.safetensors is missing", "1: progress.json is missing"):
         assert f"step-0000000{problem}" in str(caught.value)
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_unreadable_file_is_reported(tmp_path):
     write(tmp_path, 1)
     newest = write(tmp_path, 2)
     (newest / "weights.safetensors").unlink()
     (newest / "weights.safetensors").mkdir()
-    told = []
-    check(read_state(tmp_path, told.append), 1)
-    assert "weights.safetensors cannot be read: Is a directory" in told[0]
+    messages = []
+    check(read_state(tmp_path, messages.append), 1)
+    assert "weights.safetensors cannot be read: Is a directory" in messages[0]
 
 
-def resign(state, **changes):
-    """Changes a manifest and signs it anew."""
+def change_manifest(state, **changes):
+    """Changes a manifest and renews its seal."""
     path = state / "manifest.json"
     manifest = {**json.loads(path.read_text("utf-8")), **changes}
     del manifest["digest"]
     path.write_text(seal(manifest), "utf-8")
 
 
-def test_a_state_of_another_version_or_without_progress(tmp_path):
+def test_unsupported_format_or_missing_progress_raises(tmp_path):
     state = write(tmp_path, 1)
-    resign(state, format=3)
+    change_manifest(state, format=3)
     with pytest.raises(ValueError, match="manifest.json has format 3, supported: 2"):
         read_state(tmp_path, unexpected)
-    resign(state, format=2, files={})
+    change_manifest(state, format=2, files={})
     with pytest.raises(ValueError, match="progress.json has no keys and values"):
         read_state(tmp_path, unexpected)
 
@@ -226,13 +226,13 @@ def test_a_state_of_another_version_or_without_progress(tmp_path):
         ({"a": torch.ones(())}, r"progress.a: tensor\(1.\) is not a JSON value"),
     ],
 )
-def test_progress_that_would_not_come_back(tmp_path, progress, message):
+def test_progress_that_json_cannot_represent_raises(tmp_path, progress, message):
     with pytest.raises(ValueError, match=message):
         write_state(tmp_path / "run", 1, progress, {})
     assert not (tmp_path / "run").exists()
 
 
-def test_wrong_arguments(tmp_path):
+def test_invalid_arguments_raise(tmp_path):
     with pytest.raises(ValueError, match="group '../a': use only"):
         write_state(tmp_path / "run", 1, {}, {"../a": {}})
     with pytest.raises(ValueError, match="number: -1 must be at least 0"):
@@ -240,7 +240,7 @@ def test_wrong_arguments(tmp_path):
 
 
 @pytest.mark.parametrize("number", [30, 20, 15])
-def test_a_kill_leaves_the_old_state_or_the_new_one(tmp_path, number):
+def test_kill_leaves_the_old_or_the_new_state(tmp_path, number):
     write(tmp_path / "old", 10)
     write(tmp_path / "old", 20)
     folder, found = tmp_path / "run", []
@@ -250,7 +250,7 @@ def test_a_kill_leaves_the_old_state_or_the_new_one(tmp_path, number):
         found.append("new" in state.progress)
         if not found[-1]:
             check(state, 20)
-        write(folder, 40)  # whatever was left, the run goes on
+        write(folder, 40)  # the run continues from whatever was left
         check(read_state(folder, unexpected), 40)
         assert len(names(folder)) == 2
         shutil.rmtree(folder)
@@ -260,7 +260,7 @@ def test_a_kill_leaves_the_old_state_or_the_new_one(tmp_path, number):
     assert found[-1]
 
 
-def test_a_kill_at_the_first_state(tmp_path):
+def test_kill_at_the_first_state_leaves_none_or_it(tmp_path):
     found = []
     for _ in kills(lambda: write(tmp_path / "run", 1)):
         found.append(read_state(tmp_path / "run", unexpected))
@@ -269,14 +269,14 @@ def test_a_kill_at_the_first_state(tmp_path):
     check(found[-1], 1)
 
 
-def test_kills_at_random_moments(tmp_path):
+def test_random_kills_leave_a_whole_state(tmp_path):
     write(tmp_path, 0)
     reached = [0]
 
-    def go_on(turn):
+    def write_next(turn):
         write(tmp_path, reached[0] + turn + 1)
 
-    for _ in random_kills(go_on, times=25, max_length=0.05):
+    for _ in random_kills(write_next, times=25, max_length=0.05):
         state = read_state(tmp_path, unexpected)
         check(state, state.progress["step"])
         assert state.progress["step"] >= reached[0]
@@ -287,7 +287,7 @@ def test_kills_at_random_moments(tmp_path):
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_a_full_disk_leaves_the_states_that_were_there(tmp_path, monkeypatch, after):
+def test_full_disk_leaves_existing_states(tmp_path, monkeypatch, after):
     write(tmp_path, 1)
     last = write(tmp_path, 2)
     fsync, left = os.fsync, [after]
@@ -299,7 +299,7 @@ def test_a_full_disk_leaves_the_states_that_were_there(tmp_path, monkeypatch, af
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", full)
-    if after == 7:  # three groups, progress, manifest and two folders are on the disk by then
+    if after == 7:  # by then 3 groups, progress, manifest and 2 folders are flushed
         write(tmp_path, 3)
         return
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -315,7 +315,7 @@ def test_a_full_disk_leaves_the_states_that_were_there(tmp_path, monkeypatch, af
     check(read_state(tmp_path, unexpected), 4)
 
 
-def test_a_limit_of_the_system(tmp_path):
+def test_file_size_limit_leaves_existing_states(tmp_path):
     resource = pytest.importorskip("resource")
     big = {"weights": {"a": torch.zeros(5000)}}
 

@@ -1,4 +1,4 @@
-"""A step against the same written out with torch alone."""
+"""A training step against the same in plain torch."""
 
 import copy
 import gc
@@ -21,7 +21,7 @@ from ngsan.train.step import (
     optimizer_tensors,
 )
 from ngsan.train.tasks.captioning import CrossEntropyLoss
-from tests.train.worlds import dataset, scene_folder, tiny_model
+from tests.train.helpers import dataset, scene_folder, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def fabric():
         PhaseConfig(clip_grad_value=0.0, clip_grad_norm=0.0),
     ],
 )
-def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, clip):
-    # In double precision, as Adam blows up the rounding of gradients that are truly zero.
+def test_steps_equal_adam_on_mean_cross_entropy(batch, captioner, fabric, clip):
+    # In double precision, because Adam amplifies the rounding of zero gradients.
     captioner, features = captioner.double(), batch.features.double()
     other = copy.deepcopy(captioner)
     plain = torch.optim.Adam(other.parameters(), betas=BETAS, lr=1e-2, foreach=False)
@@ -82,7 +82,7 @@ def test_steps_are_adam_s_on_the_mean_cross_entropy(batch, captioner, fabric, cl
         torch.testing.assert_close(mine, its, rtol=1e-6, atol=1e-6)
 
 
-def test_an_optimizer_goes_on_from_what_was_saved(batch, captioner, fabric):
+def test_optimizer_state_round_trips(batch, captioner, fabric):
     def steps(model, optimizer, count):
         step = Step(
             fabric,
@@ -104,7 +104,7 @@ def test_an_optimizer_goes_on_from_what_was_saved(batch, captioner, fabric):
         assert torch.equal(mine, its)
 
 
-def test_foreign_memory_is_refused(captioner):
+def test_optimizer_state_of_another_model_raises(captioner):
     optimizer = build_optimizer(captioner, torch.device("cpu"))
     with pytest.raises(ValueError, match="exp_avg.nowhere"):
         load_optimizer(optimizer, captioner, {"exp_avg.nowhere": torch.zeros(3)})
@@ -115,7 +115,7 @@ def test_foreign_memory_is_refused(captioner):
 
 @pytest.mark.parametrize("spare", [None, 0, 7])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_packed_words_have_the_same_loss(batch, captioner, spare, smoothing):
+def test_packing_does_not_change_the_loss(batch, captioner, spare, smoothing):
     captioner.eval()
     real = int(batch.target_mask.sum())
     module = CrossEntropyLoss(
@@ -138,8 +138,8 @@ def test_allowed_log_probs_by_hand(temperature):
     assert torch.isneginf(found[:, 2]).all()
 
 
-def test_a_captured_step_is_a_plain_one_and_goes_when_it_is_dropped(batch, captioner, fabric):
-    """Its graphs may hold most of a GPU's memory, so nothing waits for the garbage collector."""
+def test_captured_step_equals_plain_step_and_is_freed(batch, captioner, fabric):
+    """Its graphs may hold most of the GPU memory, so it must not need the garbage collector."""
     mine, other = (copy.deepcopy(captioner) for _ in range(2))
     plain = Step(
         fabric,

@@ -1,4 +1,4 @@
-"""Training translators: they learn a small language, go on as if never stopped, and refuse."""
+"""Training translators on a small artificial language; resuming and invalid settings."""
 
 import dataclasses
 import os
@@ -26,8 +26,8 @@ from ngsan.models.translator import TranslatorModel
 from ngsan.predict.translator import load_translator as open_translator
 from ngsan.train.run import InterruptedRunError, train
 from ngsan.train.tasks.translation import TranslationLoss, TranslationPhase
-from tests.train.worlds import same_tensors
-from tests.translation_worlds import backwards_folder, small_run, translated
+from tests.train.helpers import same_tensors
+from tests.translation_helpers import backwards_folder, small_run, translated
 
 pytest.importorskip("tokenizers")
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["transformer", "transformer-nsa"])
-def test_learns_to_translate_backwards(folder, tmp_path, model):
+def test_translator_learns_reversed_sentences(folder, tmp_path, model):
     entries = []
     train(small_run(folder, model, epochs=6), tmp_path / "run", listen=entries.append)
     best = max(entry["metrics"]["BLEU"] for entry in entries if entry["event"] == "epoch")
@@ -47,38 +47,38 @@ def test_learns_to_translate_backwards(folder, tmp_path, model):
     start = next(entry for entry in entries if entry["event"] == "start")
     assert (start["model"], start["sentences"]) == (model, 1500)
     assert any(entry.get("tokens_per_second", 0) > 0 for entry in entries)
-    right, _ = rightly_translated(tmp_path / "run", folder)
+    right, _ = accuracy_and_chance(tmp_path / "run", folder)
     assert right > 0.8
 
 
-def rightly_translated(run, folder):
-    """The share of unseen sentences that a model has right, and the most that one is expected to
-    have which knows the words of a sentence and not their order.
+def accuracy_and_chance(run, folder):
+    """The share of test sentences translated correctly, and the expected share of a model that
+    knows the words but not their order.
     """
-    unseen = ParallelSplit(folder, "val").texts("source")
-    found = open_translator(run, device="cpu").translate(unseen)
-    right = [one.text == translated(text) for text, one in zip(unseen, found, strict=True)]
-    orders = [len(set(permutations(text.split()))) for text in unseen]
+    sources = ParallelSplit(folder, "val").texts("source")
+    found = open_translator(run, device="cpu").translate(sources)
+    right = [one.text == translated(text) for text, one in zip(sources, found, strict=True)]
+    orders = [len(set(permutations(text.split()))) for text in sources]
     return np.mean(right), np.mean([1 / count for count in orders])
 
 
-def encode_a_set(self, source, mask=None, *, record=None):
+def encode_without_positions(self, source, mask=None, *, record=None):
     """`TranslatorModel.encode` without positions: a sentence is a set of words."""
     words = self.decoder.embed(source)
     return self.encoder(words * words.shape[-1] ** 0.5, mask, record=record)
 
 
 @pytest.mark.slow
-def test_without_positions_nothing_is_translated_backwards(folder, tmp_path, monkeypatch):
-    """The control of the test above: what is learned there is order, which takes positions."""
-    monkeypatch.setattr(TranslatorModel, "encode", encode_a_set)
+def test_translator_without_positions_does_not_learn_order(folder, tmp_path, monkeypatch):
+    """The control for the test above: learning the order needs positions."""
+    monkeypatch.setattr(TranslatorModel, "encode", encode_without_positions)
     train(small_run(folder, epochs=6), tmp_path / "run")
-    right, chance = rightly_translated(tmp_path / "run", folder)
+    right, chance = accuracy_and_chance(tmp_path / "run", folder)
     assert chance < 0.15
     assert right < 0.25
 
 
-def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):
+def test_loss_is_label_smoothed_cross_entropy(folder):
     split = ParallelSplit(folder, "train")
     torch.manual_seed(0)
     model = build_translator(
@@ -86,7 +86,7 @@ def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):
     ).eval()
     table = PairTable(split)
     batches = TokenBatches(split.lengths("source"), split.lengths("target"), 128, shapes=2)
-    most = batches.most_targets(1)
+    most = batches.max_targets(1)
     plain = TranslationLoss(model, label_smoothing=0.1)
     bounded = TranslationLoss(model, label_smoothing=0.1, capacities=most)
     for share in list(batches.epoch(0))[:4]:
@@ -110,8 +110,8 @@ def test_the_loss_is_smoothed_cross_entropy_over_real_words(folder):
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler looks at gradients that are not there
-def test_layers_that_are_alike_are_compiled_once_for_a_shape(folder):
+@pytest.mark.filterwarnings("ignore")  # the compiler reads missing gradients
+def test_equal_layers_are_compiled_once_per_shape(folder):
     split = ParallelSplit(folder, "train")
     model = build_translator(
         "transformer-nsa", vocab_size=split.vocab_size, dim=16, heads=2, hidden_dim=16, layers=3
@@ -130,12 +130,12 @@ def test_layers_that_are_alike_are_compiled_once_for_a_shape(folder):
         part.compile(dynamic=False, backend="eager")
     found = [loss(**inputs)[0] for inputs in given]
     torch.testing.assert_close(found, wanted)
-    # A layer of the encoder and one of the decoder in two shapes, and the loss, which has one.
+    # One encoder and one decoder layer in two shapes, and the loss in one.
     assert counters["stats"]["unique_graphs"] == 5
     torch.compiler.reset()
 
 
-def test_counts_of_targets(folder):
+def test_target_counts(folder):
     split = ParallelSplit(folder, "train")
     lengths = split.lengths("target")
     batches = TokenBatches(split.lengths("source"), lengths, 256, shapes=3)
@@ -144,14 +144,14 @@ def test_counts_of_targets(folder):
             lengths[share.indices[share.indices >= 0]].sum() for share in batches.epoch(epoch)
         ]
         np.testing.assert_array_equal(batches.targets(epoch), counts)
-    most = batches.most_targets(2)
+    most = batches.max_targets(2)
     for epoch in (0, 1):
         widths = [share.width for share in batches.epoch(epoch)]
         counts = batches.targets(epoch)
         assert all(count <= most[width] for count, width in zip(counts, widths, strict=True))
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(folder, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_one(folder, tmp_path):
     run = small_run(folder, epochs=2)
     run = dataclasses.replace(
         run,
@@ -177,7 +177,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(folder, tmp_path):
     assert same_tensors(first.state_dict(), second.state_dict())
 
 
-def test_wrong_settings_are_named(folder, tmp_path):
+def test_invalid_settings_raise(folder, tmp_path):
     run = small_run(folder)
     with pytest.raises(ValueError, match="data.folder: pass the dataset"):
         train(dataclasses.replace(run, data=ParallelConfig()), tmp_path / "a")
@@ -191,7 +191,7 @@ def test_wrong_settings_are_named(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_is_begun_with(folder, tmp_path):
+def test_init_from_starts_with_the_given_model(folder, tmp_path):
     run = small_run(folder, epochs=1)
     train(run, tmp_path / "first")
     scores = []
@@ -206,7 +206,7 @@ def test_a_model_is_begun_with(folder, tmp_path):
     assert "task: translation" in to_yaml(run)
 
 
-def test_a_run_goes_on_by_its_own_file(folder, tmp_path):
+def test_run_resumes_with_its_saved_config(folder, tmp_path):
     run = small_run(folder, epochs=1)
     asked = dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=999))
     train(asked, tmp_path)

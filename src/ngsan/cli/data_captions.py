@@ -287,7 +287,7 @@ def _import_questions(options: argparse.Namespace) -> None:
         more_than = options.answers_more_than
         if more_than is None:
             more_than = 8 if splits["train"] >= MANY_QUESTIONS else 2
-        answers = count_answers(training(), more_than=more_than, most=options.max_answers)
+        answers = count_answers(training(), more_than=more_than, max_answers=options.max_answers)
         words.save(folder / WORDS)
         answers.save(folder / ANSWERS)
     for line in problems.summary():

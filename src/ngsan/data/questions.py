@@ -144,14 +144,14 @@ def count_words(questions: Iterable[Question], *, more_than: int = 0) -> Vocabul
 
 
 def count_answers(
-    questions: Iterable[Question], *, more_than: int = 8, most: int | None = None
+    questions: Iterable[Question], *, more_than: int = 8, max_answers: int | None = None
 ) -> Vocabulary:
     """The answers to choose from: those that are the best answer of enough questions.
 
     Args:
         questions: The training questions; those without answers do not count.
         more_than: An answer must be the best of more questions than this. MCAN: 8.
-        most: Maximum number of answers; None for no limit.
+        max_answers: Maximum number of answers; None for no limit.
 
     Returns:
         The answers by falling count and then by alphabet; answer k has id k + 1.
@@ -166,7 +166,7 @@ def count_answers(
     kept = sorted(
         (answer for answer, count in counts.items() if count > more_than and answer),
         key=lambda answer: (-counts[answer], answer),
-    )[:most]
+    )[:max_answers]
     if not kept:
         raise ValueError(
             f"no answer is the best of more than {more_than} of {total} questions; lower more_than"

@@ -169,12 +169,12 @@ class Example:
     """By model."""
 
 
-def choose_examples(written: Mapping[str, Written], most: int = 48) -> list[Example]:
+def choose_examples(written: Mapping[str, Written], max_examples: int = 48) -> list[Example]:
     """Images for which two models state different relations, half of them won by either.
 
     Args:
         written: The outputs of the two models for the same images, by model.
-        most: The maximum number of images.
+        max_examples: The maximum number of images.
     """
     (first, mine), (second, its) = written.items()
     found = []
@@ -185,10 +185,10 @@ def choose_examples(written: Mapping[str, Written], most: int = 48) -> list[Exam
             captions, cider = {first: text, second: other}, {first: score, second: its_score}
             found.append(Example(image, captions, cider))
     found.sort(key=lambda example: example.cider[second] - example.cider[first])
-    if len(found) <= most:
+    if len(found) <= max_examples:
         return found[::-1]
-    half = most // 2
-    return [*found[: -half - 1 : -1], *found[: most - half]]
+    half = max_examples // 2
+    return [*found[: -half - 1 : -1], *found[: max_examples - half]]
 
 
 def _relations(text: str) -> list[str]:

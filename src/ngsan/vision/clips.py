@@ -179,11 +179,11 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
     return _of_images(source, frames, size, name="the clip")
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of the numbers 0 to `count` - 1, evenly spaced from the first to the last."""
-    if most == 1:
+def evenly(count: int, max_frames: int) -> list[int]:
+    """At most `max_frames` of the numbers 0 to `count` - 1, evenly spaced, with both ends."""
+    if max_frames == 1:
         return [count // 2]
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, max_frames))})
 
 
 def _of_images(

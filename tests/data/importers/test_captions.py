@@ -1,4 +1,4 @@
-"""Caption importers, against plain json and csv, and on broken files of every kind."""
+"""Caption importers, against the json and csv modules, and on invalid files of every kind."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ def squeezed(text: str) -> str:
 
 @with_files
 @given(st.lists(values) | st.dictionaries(keys, values), st.integers(1, 40), st.booleans())
-def test_items_are_those_of_json(tmp_path, document, chunk, ascii_only) -> None:
+def test_read_items_equals_json(tmp_path, document, chunk, ascii_only) -> None:
     path = tmp_path / "some.json"
     path.write_text(json.dumps(document, ensure_ascii=ascii_only, indent=1), encoding="utf-8")
     arrays = {"": document} if isinstance(document, list) else document
@@ -61,7 +61,7 @@ def test_items_are_those_of_json(tmp_path, document, chunk, ascii_only) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 14])
-def test_the_byte_where_a_file_was_cut_is_named(tmp_path: Path, monkeypatch, chunk: int) -> None:
+def test_truncated_json_error_names_the_byte(tmp_path: Path, monkeypatch, chunk: int) -> None:
     monkeypatch.setattr(text_files, "_CHUNK", chunk)
     document = {
         "about": {"year": 2014},
@@ -81,7 +81,7 @@ def test_the_byte_where_a_file_was_cut_is_named(tmp_path: Path, monkeypatch, chu
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 14])
-def test_the_wrong_byte_is_named(tmp_path, monkeypatch, chunk) -> None:
+def test_invalid_json_error_names_the_byte(tmp_path, monkeypatch, chunk) -> None:
     monkeypatch.setattr(text_files, "_CHUNK", chunk)
     path = tmp_path / "wrong.json"
     for content, byte in [
@@ -120,7 +120,7 @@ def test_coco_with_lists(tmp_path: Path) -> None:
     random_ = random.Random(0)
     ids = random_.sample(range(1, 10**6), 60)
     files = {"train": ids[:40], "val": ids[40:]}
-    spoken: dict[int, list[str]] = {identity: [] for identity in ids}
+    expected_captions: dict[int, list[str]] = {identity: [] for identity in ids}
     paths = []
     for name, own in files.items():
         images = [
@@ -130,7 +130,7 @@ def test_coco_with_lists(tmp_path: Path) -> None:
         pairs = [(i, f" A  photo\nof {i}, {n}. ") for n in range(3) for i in own]
         random_.shuffle(pairs)
         for i, caption in pairs:
-            spoken[i].append(caption)
+            expected_captions[i].append(caption)
         annotations = [{"image_id": i, "id": 5, "caption": caption} for i, caption in pairs]
         document = coco(images, annotations)
         if name == "val":  # annotations before images
@@ -145,13 +145,13 @@ def test_coco_with_lists(tmp_path: Path) -> None:
     assert [record.id for record in records] == [str(i) for i in ids]
     for i, record in zip(ids, records, strict=True):
         assert record.split == ("val" if i in val else "test" if i in test else "train")
-        assert list(record.captions) == [squeezed(caption) for caption in spoken[i]]
+        assert list(record.captions) == [squeezed(caption) for caption in expected_captions[i]]
         assert record.file == f"COCO_{'train' if i in ids[:40] else 'val'}2014_{i:012}.jpg"
         assert record.size == (i + 1, 7)
     by_name = list(coco_captions(paths, problems=Problems()))
     assert [record.split for record in by_name] == ["train"] * 40 + ["val"] * 20
-    told = list(coco_captions(paths, split="test", problems=Problems()))
-    assert {record.split for record in told} == {"test"}
+    overridden = list(coco_captions(paths, split="test", problems=Problems()))
+    assert {record.split for record in overridden} == {"test"}
 
 
 GOOD_IMAGE = {"id": 1, "file_name": "one.jpg", "width": 4, "height": 3}
@@ -188,7 +188,9 @@ GOOD_CAPTION = {"image_id": 1, "caption": "One."}
         ([], [{"image_id": [1], "caption": "A dog."}], "annotations entry 2: wrong id"),
     ],
 )
-def test_broken_coco_entries(tmp_path: Path, images, annotations, message: str) -> None:
+def test_invalid_coco_entries_raise_or_are_skipped(
+    tmp_path: Path, images, annotations, message: str
+) -> None:
     document = coco([GOOD_IMAGE, *images], [GOOD_CAPTION, *annotations])
     path = write(tmp_path / "captions_train.json", document)
     with pytest.raises(ValueError, match=rf"captions_train\.json: .*{message}"):
@@ -200,7 +202,7 @@ def test_broken_coco_entries(tmp_path: Path, images, annotations, message: str) 
     assert problems.summary()
 
 
-def test_coco_files_and_lists_that_do_not_fit(tmp_path: Path) -> None:
+def test_inconsistent_coco_files_and_lists_raise(tmp_path: Path) -> None:
     good = coco([GOOD_IMAGE], [GOOD_CAPTION])
     path = write(tmp_path / "captions_train.json", good)
     again = write(tmp_path / "captions_train2017.json", good)
@@ -258,7 +260,7 @@ def test_karpathy(tmp_path: Path) -> None:
     assert [record.captions for record in records[-2:]] == [("A man.",), ("B", "C")]
 
 
-def test_karpathy_without_coco_id_has_it_in_the_file_name(tmp_path: Path) -> None:
+def test_karpathy_takes_a_missing_coco_id_from_the_file_name(tmp_path: Path) -> None:
     image = {key: value for key, value in KARPATHY.items() if key != "cocoid"}
     path = write(tmp_path / "dataset.json", {"images": [image]})
     assert next(karpathy_captions(path, problems=Problems())).id == "391895"
@@ -285,7 +287,9 @@ def test_karpathy_without_coco_id_has_it_in_the_file_name(tmp_path: Path) -> Non
         ({"sentences": [{"raw": "A."}, {"raw": 3}]}, "image 2., sentence 2: wrong type"),
     ],
 )
-def test_broken_karpathy_entries(tmp_path: Path, change, message: str) -> None:
+def test_invalid_karpathy_entries_raise_or_are_skipped(
+    tmp_path: Path, change, message: str
+) -> None:
     images = [KARPATHY, {**KARPATHY, "cocoid": 2, **change}, {**KARPATHY, "cocoid": 3}]
     path = write(tmp_path / "dataset.json", {"images": images})
     with pytest.raises(
@@ -299,7 +303,7 @@ def test_broken_karpathy_entries(tmp_path: Path, change, message: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["filename", "split", "sentences"])
-def test_karpathy_entries_that_lack_a_key(tmp_path: Path, missing: str) -> None:
+def test_missing_karpathy_keys_raise(tmp_path: Path, missing: str) -> None:
     image = {key: value for key, value in KARPATHY.items() if key != missing}
     path = write(tmp_path / "dataset.json", {"images": [image]})
     with pytest.raises(ValueError, match=f"images entry 1: missing key: there is no '{missing}'"):
@@ -317,7 +321,7 @@ def flickr_lines(images: int) -> str:
     )
 
 
-def test_flickr_with_lists_and_without(tmp_path: Path) -> None:
+def test_flickr_with_and_without_lists(tmp_path: Path) -> None:
     path = write(tmp_path / "Flickr8k.token.txt", flickr_lines(20))
     parts = {"train_list": range(14), "val_list": range(14, 17), "test_list": range(17, 20)}
     lists = {
@@ -334,13 +338,19 @@ def test_flickr_with_lists_and_without(tmp_path: Path) -> None:
         )
         for i in range(20)
     ]
-    dealt = [list(flickr_captions(path, seed=seed, problems=Problems())) for seed in (1, 1, 2)]
-    assert dealt[0] == dealt[1] != dealt[2]
-    assert [record.captions for record in dealt[2]] == [record.captions for record in records]
-    assert sorted(record.split for record in dealt[2])[:4] == ["test", "test"] + ["train"] * 2
+    random_splits = [
+        list(flickr_captions(path, seed=seed, problems=Problems())) for seed in (1, 1, 2)
+    ]
+    assert random_splits[0] == random_splits[1] != random_splits[2]
+    assert [record.captions for record in random_splits[2]] == [
+        record.captions for record in records
+    ]
+    assert (
+        sorted(record.split for record in random_splits[2])[:4] == ["test", "test"] + ["train"] * 2
+    )
 
 
-def test_flickr_oddities_are_reported_once_each(tmp_path: Path) -> None:
+def test_flickr_problems_are_reported_once_each(tmp_path: Path) -> None:
     odd = "".join(f"2258277193_586949ec62.jpg.1#{n}\tPeople on horses .\n" for n in range(5))
     path = write(tmp_path / "token.txt", flickr_lines(3) + odd)
     train = write(tmp_path / "train.txt", "0_a.jpg\n1_a.jpg\n9_a.jpg\n")
@@ -374,7 +384,9 @@ def test_flickr_oddities_are_reported_once_each(tmp_path: Path) -> None:
         (b"1_a.jpg#0\t", "empty caption"),
     ],
 )
-def test_broken_flickr_lines(tmp_path: Path, line: bytes, message: str) -> None:
+def test_invalid_flickr_lines_raise_or_are_skipped(
+    tmp_path: Path, line: bytes, message: str
+) -> None:
     path = tmp_path / "token.txt"
     path.write_bytes(b"\n0_a.jpg#0\tA dog .\r\n" + line + b"\n")
     with pytest.raises(ValueError, match=rf"token\.txt:3.*: {message}"):
@@ -453,7 +465,7 @@ def test_json_lines(tmp_path, pairs, ascii_only, whole) -> None:
     assert {record.id: record.captions for record in records} == grouped(pairs)
 
 
-def test_table_split_is_by_seed_and_not_by_order(tmp_path: Path) -> None:
+def test_table_split_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:
     lines = [f"{i}.jpg,A photo of {i}." for i in range(40)]
     path = tmp_path / "table.csv"
 
@@ -485,7 +497,7 @@ def test_table_split_is_by_seed_and_not_by_order(tmp_path: Path) -> None:
         (b"cat.jpg,A " + b"c" * 200_000 + b",val", "broken row: field larger"),
     ],
 )
-def test_broken_csv_rows(tmp_path: Path, line: bytes, message: str) -> None:
+def test_invalid_csv_rows_raise_or_are_skipped(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(
         b'image,caption,split\ndog.jpg,"A\n""dog"".",train\n\n' + line + b"\nbee.jpg,A bee.,val\n"
@@ -516,7 +528,7 @@ def test_broken_csv_rows(tmp_path: Path, line: bytes, message: str) -> None:
         (b'{"image": "x", "caption": "y"}\n{"image": "\xc3', r"csv:2: the file ends too early"),
     ],
 )
-def test_tables_that_cannot_be_read_at_all(tmp_path: Path, content: bytes, message: str) -> None:
+def test_unreadable_tables_raise(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -544,7 +556,7 @@ def test_tables_that_cannot_be_read_at_all(tmp_path: Path, content: bytes, messa
         (b"[" * 100_000, "broken JSON"),
     ],
 )
-def test_broken_json_lines(tmp_path: Path, line: bytes, message: str) -> None:
+def test_invalid_json_lines_raise_or_are_skipped(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "table.jsonl"
     path.write_bytes(b'{"image": "dog", "caption": "A dog."}\n' + line + b"\n")
     with pytest.raises(ValueError, match=rf"table\.jsonl:2.*{message}"):
@@ -594,7 +606,7 @@ def test_vatex(tmp_path: Path) -> None:
         ("b", "entry 2: wrong type"),
     ],
 )
-def test_broken_vatex_entries(tmp_path: Path, video, message: str) -> None:
+def test_invalid_vatex_entries_raise_or_are_skipped(tmp_path: Path, video, message: str) -> None:
     path = write(tmp_path / "vatex_training.json", [{"videoID": "a", "enCap": ["A cat."]}, video])
     with pytest.raises(ValueError, match=rf"vatex_training\.json: .*{message}"):
         list(vatex_captions([path], problems=Problems()))
@@ -603,7 +615,7 @@ def test_broken_vatex_entries(tmp_path: Path, video, message: str) -> None:
     assert problems.summary()
 
 
-# --- all that read JSON ---------------------------------------------------------------------------
+# --- all JSON importers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -624,7 +636,7 @@ def test_broken_vatex_entries(tmp_path: Path, video, message: str) -> None:
     ],
     ids=["coco", "karpathy", "vatex"],
 )
-def test_cut_files_are_never_skipped(tmp_path: Path, importer, document) -> None:
+def test_truncated_files_are_never_skipped(tmp_path: Path, importer, document) -> None:
     path = tmp_path / "train.json"
     whole = json.dumps(document).encode()
     for length in range(0, len(whole), 7):

@@ -35,7 +35,7 @@ DIM = 8
 
 
 def make_images(count=4, *, dim=DIM):
-    """Images as a detector would give them: pixel corners, float32."""
+    """Images as a detector returns them: pixel corners, float32."""
     generator = np.random.default_rng(count)
     images = []
     for index in range(count):
@@ -54,7 +54,7 @@ def make_images(count=4, *, dim=DIM):
 
 
 def check_image(regions, image):
-    """Compares with a calculation number by number."""
+    """Compares with a calculation box by box."""
     assert regions.features.dtype == np.float16
     np.testing.assert_array_equal(regions.features, image["features"].astype(np.float16))
     width, height = image["size"]
@@ -144,11 +144,11 @@ def read(reader, *paths, **options):
     return list(reader(*paths, problems=Problems(), **options))
 
 
-# What is good comes through.
+# Valid files.
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_formats_give_the_numbers_that_were_written(tmp_path, name):
+def test_formats_round_trip(tmp_path, name):
     write, reader = FORMATS[name]
     images = make_images()
     items = read(reader, write(tmp_path, images))
@@ -158,7 +158,7 @@ def test_formats_give_the_numbers_that_were_written(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_start_at_any_position_equals_the_rest_of_a_whole_read(tmp_path, name):
+def test_reading_can_start_at_any_position(tmp_path, name):
     write, reader = FORMATS[name]
     path = write(tmp_path, make_images(5))
     whole = read(reader, path)
@@ -171,7 +171,7 @@ def test_a_start_at_any_position_equals_the_rest_of_a_whole_read(tmp_path, name)
             np.testing.assert_array_equal(regions.boxes, expected.boxes)
 
 
-def test_totals_are_what_the_last_position_has_done(tmp_path):
+def test_totals_equal_the_last_position(tmp_path):
     images = make_images()
     totals = {"tsv": tsv_total, "npz": npz_total, "hdf5": hdf5_total, "pt": tensors_total}
     for name, total in totals.items():
@@ -188,7 +188,7 @@ def test_totals_are_what_the_last_position_has_done(tmp_path):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
 @pytest.mark.parametrize("buffer", [16, 1000, 1 << 20])
-def test_tsv_lines_end_as_they_like(tmp_path, monkeypatch, end, buffer):
+def test_tsv_accepts_all_line_ends(tmp_path, monkeypatch, end, buffer):
     monkeypatch.setattr(tsv, "_READ_AHEAD", buffer)
     images = make_images()
     path = write_tsv(tmp_path, images, end=end)
@@ -244,7 +244,7 @@ def test_tsv_cells_written_as_python_bytes_are_unwrapped(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(0, 40_000), seed=st.integers(0, 1000))
-def test_base64_is_decoded_as_by_the_standard_library(count, seed):
+def test_base64_equals_the_standard_library(count, seed):
     data = np.random.default_rng(seed).bytes(4 * count)
     numbers = _numbers("features", memoryview(base64.b64encode(data)))
     assert numbers.dtype == np.float32
@@ -253,7 +253,7 @@ def test_base64_is_decoded_as_by_the_standard_library(count, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), wrong=st.sampled_from(b"=\n -_*\x00\xff\xc3"))
-def test_a_wrong_character_anywhere_in_base64_is_seen(place, wrong):
+def test_invalid_base64_character_raises(place, wrong):
     text = bytearray(base64.b64encode(bytes(range(256)) * 3 * 48))
     text[int(place * len(text))] = wrong
     with pytest.raises(BadRegionsError, match="features: ") as error:
@@ -263,10 +263,10 @@ def test_a_wrong_character_anywhere_in_base64_is_seen(place, wrong):
 
 @pytest.mark.parametrize("feature_name", ["features", "feat", "x", "feature", "image_features"])
 @pytest.mark.parametrize("box_name", ["bbox", "boxes", "box", "bboxes"])
-def test_npz_names(tmp_path, feature_name, box_name):
+def test_npz_key_names(tmp_path, feature_name, box_name):
     (image,) = make_images(1)
     arrays = {feature_name: image["features"], box_name: image["boxes"]}
-    # A pickled array that nobody asks for does no harm.
+    # A pickled array that is not read does no harm.
     arrays |= {"size": np.array(image["size"]), "info": np.array({"objects": 1}, dtype=object)}
     np.savez_compressed(tmp_path / "COCO_val2014_000000001000.npz", **arrays)
     ((_, image_id, regions),) = read(read_npz, tmp_path)
@@ -275,7 +275,7 @@ def test_npz_names(tmp_path, feature_name, box_name):
 
 
 @pytest.mark.parametrize("pair", [("width", "height"), ("img_w", "img_h")])
-def test_npz_names_of_sizes(tmp_path, pair):
+def test_npz_size_key_names(tmp_path, pair):
     (image,) = make_images(1)
     sizes = {name: np.array([side]) for name, side in zip(pair, image["size"], strict=True)}
     np.savez(tmp_path / "a.npz", x=image["features"], box=image["boxes"], **sizes)
@@ -304,7 +304,7 @@ def test_npy_features_with_boxes_in_a_second_folder(tmp_path, inside, packed):
 
 
 @pytest.mark.parametrize("axes", ["hwd", "dhw"])
-def test_grids_have_their_cells_as_boxes(tmp_path, axes):
+def test_grids_use_their_cells_as_boxes(tmp_path, axes):
     grid = np.random.default_rng(0).standard_normal((2, 3, DIM)).astype(np.float32)
     np.save(tmp_path / "5.npy", grid if axes == "hwd" else np.moveaxis(grid, 2, 0))
     torch.save(torch.tensor(grid if axes == "hwd" else np.moveaxis(grid, 2, 0)), tmp_path / "5.pt")
@@ -331,7 +331,7 @@ def write_pairs(path, images):
 
 
 def write_rows(path, images, *, dense, ids="image_id"):
-    most = max(len(image["boxes"]) for image in images)
+    limit = max(len(image["boxes"]) for image in images)
     with h5py.File(path, "w") as file:
         if ids == "text":
             file["image_id"] = [f"COCO_val2014_{int(image['id']):012d}" for image in images]
@@ -342,7 +342,7 @@ def write_rows(path, images, *, dense, ids="image_id"):
         file["num_boxes"] = [len(image["boxes"]) for image in images]
         for name, width in (("boxes", 4), ("features", DIM)):
             if dense:
-                array = np.full((len(images), most, width), np.nan, np.float32)
+                array = np.full((len(images), limit, width), np.nan, np.float32)
                 for row, image in enumerate(images):
                     array[row, : len(image[name])] = image[name]
                 file[name] = array
@@ -384,7 +384,7 @@ def test_hdf5_layouts(tmp_path, layout):
         assert len(rest) == len(images) - position["done"]
 
 
-def test_hdf5_with_36_boxes_an_image(tmp_path):
+def test_hdf5_with_36_boxes_per_image(tmp_path):
     generator = np.random.default_rng(0)
     boxes = np.tile(np.float32([10, 20, 110, 220]), (3, 36, 1)) + generator.uniform(
         0, 9, (3, 36, 1)
@@ -401,7 +401,7 @@ def test_hdf5_with_36_boxes_an_image(tmp_path):
         check_image(regions, image)
 
 
-def test_hdf5_without_h5py_names_the_extra(tmp_path, monkeypatch):
+def test_missing_h5py_error_names_the_extra(tmp_path, monkeypatch):
     path = write_groups(tmp_path, make_images(1))
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ValueError, match=r"ngsan\[hdf5\]"):
@@ -418,13 +418,13 @@ def test_bfloat16_tensors(tmp_path):
         check_image(regions, {**image, "features": rounded.float().numpy()})
 
 
-def test_frames_have_no_place_and_keep_their_names(tmp_path):
+def test_frames_have_no_boxes_and_keep_their_names(tmp_path):
     generator = np.random.default_rng(0)
     clips = {"-_0a_000012_000022": (1, 5, DIM), "000123": (7, DIM)}
     arrays = {name: generator.standard_normal(shape).astype("f4") for name, shape in clips.items()}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
-    (tmp_path / "._000123.npy").write_bytes(b"what a file server leaves behind")
+    (tmp_path / "._000123.npy").write_bytes(b"metadata of a file server")
     items = read(read_frames, tmp_path)
     assert frames_total(tmp_path) == 2
     assert [clip_id for _, clip_id, _ in items] == sorted(clips)
@@ -462,7 +462,7 @@ def test_boxes_of_every_format_and_unit(box_format, relative, unit):
         np.testing.assert_allclose(corners, image["boxes"], atol=1e-3)
 
 
-def test_boxes_that_stick_out_by_a_pixel_are_cut_off():
+def test_boxes_outside_by_one_pixel_are_clipped():
     boxes = np.float32([[-1, -0.5, 50, 50], [20, 30, 101, 200.9], [0, 0, 100, 200]])
     found = relative_boxes(boxes, (100, 200), BoxRules())
     expected = [[0.25, 0.125, 0.5, 0.25], [0.6, 0.575, 0.8, 0.85], [0.5, 0.5, 1, 1]]
@@ -487,19 +487,19 @@ def test_boxes_that_stick_out_by_a_pixel_are_cut_off():
         ((0, 0, np.inf, 5), (100, 100), BoxRules(), "infinity"),
     ],
 )
-def test_bad_boxes(box, size, rules, message):
+def test_invalid_boxes_raise(box, size, rules, message):
     good = (0.1, 0.2, 0.3, 0.4) if max(box) <= 1.2 or rules.unit == "relative" else (1, 2, 30, 40)
     with pytest.raises(ValueError, match=re.escape(message)):
         relative_boxes(np.array([good, box]), size, rules)
 
 
 @pytest.mark.parametrize("options", [{"format": "yxyx"}, {"unit": "inches"}])
-def test_unknown_box_rules_are_refused(options):
+def test_unknown_box_rules_raise(options):
     with pytest.raises(ValueError, match="is not one of"):
         BoxRules(**options)
 
 
-# What is bad is named, or skipped and counted.
+# Invalid files raise, or are skipped and counted.
 
 
 def changed(name, index, value):
@@ -550,7 +550,7 @@ CASES += [(name, case) for name in FORMATS if name != "tsv" for case in BAD_COUN
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_bad_images_are_named_or_skipped(tmp_path, name, case):
+def test_invalid_images_raise_or_are_skipped(tmp_path, name, case):
     write, reader = FORMATS[name]
     kind, change = {**BAD_IMAGES, **BAD_COUNTS}[case]
     images = make_images()
@@ -604,7 +604,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("case", BAD_LINES)
-def test_bad_lines_are_named_or_skipped(tmp_path, case):
+def test_invalid_lines_raise_or_are_skipped(tmp_path, case):
     kind, change = BAD_LINES[case]
     lines = [tsv_line(image) for image in make_images()]
     lines[1] = change(lines[1])
@@ -619,14 +619,14 @@ def test_bad_lines_are_named_or_skipped(tmp_path, case):
 
 
 @pytest.mark.parametrize("cut", [1, 50, 70, 79, 90, 130])
-def test_a_cut_off_table_is_an_error_at_its_last_line(tmp_path, cut):
+def test_truncated_table_raises_at_its_last_line(tmp_path, cut):
     path = write_tsv(tmp_path, make_images())
     path.write_bytes(path.read_bytes()[:-1][:-cut])
     with pytest.raises(ValueError, match=r"line 4"):
         read(read_tsv, path)
 
 
-def test_an_empty_table_and_one_without_line_ends(tmp_path, monkeypatch):
+def test_empty_table_and_table_without_line_ends_raise(tmp_path, monkeypatch):
     empty, endless = tmp_path / "empty.tsv", tmp_path / "endless.tsv"
     empty.write_bytes(b"")
     endless.write_bytes(bytes(10_000))
@@ -650,13 +650,13 @@ def test_an_empty_table_and_one_without_line_ends(tmp_path, monkeypatch):
         (("image_id", "image_w", "num_boxes", "boxes", "features"), "only one side"),
     ],
 )
-def test_bad_columns_are_refused(tmp_path, fields, message):
+def test_invalid_columns_raise(tmp_path, fields, message):
     with pytest.raises(ValueError, match=message):
         read(read_tsv, write_tsv(tmp_path, make_images(1)), fields=fields)
 
 
 @pytest.mark.parametrize("reader", [read_npz, read_tensors, read_frames])
-def test_folders_with_nothing_to_read(tmp_path, reader):
+def test_folders_without_features_raise(tmp_path, reader):
     (tmp_path / "readme.txt").write_text("nothing here")
     with pytest.raises(ValueError, match=r"no file here ends in \.(npy|pt)"):
         read(reader, tmp_path)
@@ -665,7 +665,7 @@ def test_folders_with_nothing_to_read(tmp_path, reader):
 
 
 @pytest.mark.parametrize("reader", [read_tsv, read_hdf5])
-def test_files_that_are_not_there(tmp_path, reader):
+def test_missing_files_raise(tmp_path, reader):
     with pytest.raises(ValueError, match="no such file"):
         read(reader, tmp_path / "nowhere")
 
@@ -720,7 +720,7 @@ def torch_sparse(path):
         ("5.safetensors", lambda path: save_file({"y": torch.ones(3)}, path), "no features"),
     ],
 )
-def test_bad_files_are_named_or_skipped(tmp_path, name, write, kind):
+def test_invalid_files_raise_or_are_skipped(tmp_path, name, write, kind):
     path = tmp_path / name
     write(path)
     reader = read_npz if path.suffix in (".npy", ".npz") else read_tensors
@@ -732,7 +732,7 @@ def test_bad_files_are_named_or_skipped(tmp_path, name, write, kind):
 
 
 @pytest.mark.parametrize("write", [write_npz, write_safetensors, write_pt])
-def test_files_cut_off_or_changed_anywhere_never_pass_in_silence(tmp_path, write):
+def test_truncated_or_damaged_files_are_detected(tmp_path, write):
     (image,) = make_images(1)
     write(tmp_path, [image])
     (path,) = tmp_path.iterdir()
@@ -753,7 +753,7 @@ def test_files_cut_off_or_changed_anywhere_never_pass_in_silence(tmp_path, write
         assert len(items) + sum(problems.counts.values()) == 1
 
 
-def test_hdf5_cut_off_anywhere(tmp_path):
+def test_truncated_hdf5_raises(tmp_path):
     path = write_groups(tmp_path, make_images(3))
     content = path.read_bytes()
     for length in range(0, len(content), len(content) // 40):
@@ -794,7 +794,7 @@ def shorten(name):
         (shorten("boxes"), "boxes has 3 rows"),
         (shorten("width"), "width has 3 rows"),
         (drop("boxes"), "row 0, image 1000: no boxes"),
-        # What is past the real regions was written as NaN.
+        # The padding after the real regions is NaN.
         (assign("num_boxes", 1, 4), "row 1, image 1007: features not finite"),
         (assign("num_boxes", 1, 0), "row 1, image 1007: wrong shape"),
         (assign("num_boxes", 1, 99), "row 1, image 1007: boxes and features differ in number"),
@@ -803,7 +803,7 @@ def shorten(name):
     ],
 )
 @pytest.mark.parametrize("chunked", [False, True])
-def test_bad_hdf5_rows(tmp_path, change, message, chunked):
+def test_invalid_hdf5_rows_raise(tmp_path, change, message, chunked):
     path = tmp_path / "a.h5"
     write_rows(path, make_images(), dense=True)
     with h5py.File(path, "a") as file:
@@ -816,7 +816,7 @@ def test_bad_hdf5_rows(tmp_path, change, message, chunked):
         read(read_hdf5, path)
 
 
-def test_hdf5_boxes_and_features_of_different_number_are_not_trimmed(tmp_path):
+def test_hdf5_with_different_numbers_of_boxes_and_features_raises(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["image_features"], file["image_id"] = np.ones((2, 6, DIM), np.float32), [1, 2]
         file["image_bb"] = np.tile(np.float32([0.1, 0.1, 0.5, 0.5]), (2, 5, 1))
@@ -825,7 +825,7 @@ def test_hdf5_boxes_and_features_of_different_number_are_not_trimmed(tmp_path):
 
 
 @pytest.mark.parametrize("bounds", [(0, 99), (3, 3), (-2, 2)])
-def test_hdf5_bad_bounds(tmp_path, bounds):
+def test_invalid_hdf5_bounds_raise(tmp_path, bounds):
     path = tmp_path / "a.h5"
     write_list(path, make_images())
     with h5py.File(path, "a") as file:
@@ -834,7 +834,7 @@ def test_hdf5_bad_bounds(tmp_path, bounds):
         read(read_hdf5, path, ids=[1, 2, 3, 4], box_rules=BoxRules(sizes={"1": (640, 480)}))
 
 
-def test_hdf5_pairs_without_their_other_half(tmp_path):
+def test_hdf5_features_or_boxes_without_partner_are_reported(tmp_path):
     path = tmp_path / "a.h5"
     images = make_images()
     write_pairs(path, images)
@@ -847,7 +847,7 @@ def test_hdf5_pairs_without_their_other_half(tmp_path):
     assert problems.counts == {"no boxes": 1, "no features": 1}
 
 
-def test_boxes_missing_from_the_second_folder(tmp_path):
+def test_missing_box_files_raise(tmp_path):
     att, box = tmp_path / "att", tmp_path / "box"
     att.mkdir()
     np.save(att / "5.npy", np.ones((2, DIM), np.float32))
@@ -871,7 +871,7 @@ def test_boxes_missing_from_the_second_folder(tmp_path):
         (np.ones((2, DIM), np.int32), "wrong type"),
     ],
 )
-def test_bad_frames(tmp_path, array, kind):
+def test_invalid_frames_raise(tmp_path, array, kind):
     np.save(tmp_path / "clip_1.npy", array)
     with pytest.raises(ValueError, match=rf"clip_1\.npy, image clip_1: {kind}"):
         read(read_frames, tmp_path)
@@ -881,7 +881,7 @@ def test_bad_frames(tmp_path, array, kind):
 
 
 def import_all(path, folder, problems, *, stop_after=None, shard_bytes=300):
-    """Imports a table, or dies after some images."""
+    """Imports a table, or is interrupted after `stop_after` images."""
     seen = []
 
     def on_item(position):
@@ -895,7 +895,7 @@ def import_all(path, folder, problems, *, stop_after=None, shard_bytes=300):
     return added, seen
 
 
-def test_the_store_holds_what_the_file_held(tmp_path):
+def test_imported_store_equals_the_file(tmp_path):
     images = make_images(6)
     path = write_tsv(tmp_path, images)
     added, seen = import_all(path, tmp_path / "data", Problems())
@@ -907,7 +907,7 @@ def test_the_store_holds_what_the_file_held(tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", range(1, 7))
-def test_an_interrupted_import_ends_as_an_uninterrupted_one(tmp_path, stop_after):
+def test_resumed_import_equals_an_uninterrupted_one(tmp_path, stop_after):
     path = write_tsv(tmp_path, make_images(6))
     import_all(path, tmp_path / "whole", Problems())
     with pytest.raises(KeyboardInterrupt):
@@ -925,7 +925,7 @@ def test_an_interrupted_import_ends_as_an_uninterrupted_one(tmp_path, stop_after
         (changed("features", (0, 0), np.nan), "features not finite"),
     ],
 )
-def test_what_the_store_refuses_is_named_or_skipped(tmp_path, change, kind):
+def test_images_rejected_by_the_store_raise_or_are_skipped(tmp_path, change, kind):
     images = make_images()
     images[2] = change(images[2])
     path = write_tsv(tmp_path, images)
@@ -937,7 +937,7 @@ def test_what_the_store_refuses_is_named_or_skipped(tmp_path, change, kind):
     assert problems.counts == {kind: 1}
 
 
-def test_other_refusals_are_told_in_the_stores_own_words(tmp_path):
+def test_store_errors_are_reported_as_problems(tmp_path):
     items = list(read_tsv(write_tsv(tmp_path, make_images(2)), problems=Problems()))
     position, image_id, regions = items[1]
     items[1] = (position, image_id, type(regions)(regions.features, None, None))
@@ -948,7 +948,7 @@ def test_other_refusals_are_told_in_the_stores_own_words(tmp_path):
     assert "boxes" in problems.examples["rejected by the store"][0]
 
 
-def test_frames_and_grids_go_into_a_store(tmp_path):
+def test_frames_and_grids_are_imported(tmp_path):
     clips, grids = tmp_path / "clips", tmp_path / "grids"
     clips.mkdir()
     grids.mkdir()
@@ -961,18 +961,18 @@ def test_frames_and_grids_go_into_a_store(tmp_path):
     assert len(FeatureStore(grids / "data")[9].boxes) == 49
 
 
-def test_clips_of_any_length(tmp_path):
-    """A very long one as it is, and thinned; both widths of VATEX's features."""
+def test_max_frames_samples_long_clips(tmp_path):
+    """A very long clip in full and sampled, and short clips."""
     clips = tmp_path / "clips"
     clips.mkdir()
     numbers = np.arange(5000, dtype=np.float32)[:, None] / 10 + np.zeros((1, DIM), np.float32)
     for name, count in {"long": 5000, "short": 3, "one": 1}.items():
         np.save(clips / f"{name}.npy", numbers[:count])
-    for most, lengths in ((0, (5000, 3, 1)), (32, (32, 3, 1))):
-        with StoreWriter(tmp_path / f"most{most}", source="x") as writer:
-            read = read_frames(clips, max_frames=most, problems=Problems())
+    for limit, lengths in ((0, (5000, 3, 1)), (32, (32, 3, 1))):
+        with StoreWriter(tmp_path / f"limit{limit}", source="x") as writer:
+            read = read_frames(clips, max_frames=limit, problems=Problems())
             import_features(read, writer, Problems())
-        store = FeatureStore(tmp_path / f"most{most}")
+        store = FeatureStore(tmp_path / f"limit{limit}")
         assert [len(store[name].features) for name in ("long", "short", "one")] == list(lengths)
     found = store["long"].features[:, 0].astype(np.float64)
     wanted = np.linspace(0, 499.9, 32)
@@ -981,7 +981,7 @@ def test_clips_of_any_length(tmp_path):
         next(read_frames(clips, max_frames=-1, problems=Problems()))
 
 
-def test_places_in_words():
+def test_place_names_file_and_line():
     position = {"file": "a.tsv", "part": 0, "byte": 9, "line": 3, "done": 9}
     assert place(position, "7") == "a.tsv, line 3, image 7"
     assert place({"file": "a.h5", "row": 2, "done": 3}) == "a.h5, row 2"

@@ -1,4 +1,4 @@
-"""The importer of VQA: what it reads, and what it says of files that are wrong."""
+"""The VQA importer, on valid and invalid files."""
 
 import gzip
 import json
@@ -94,7 +94,7 @@ def test_compressed_files(tmp_path):
         (lambda q, a: q["questions"][0].update(question_id=None), "wrong id"),
     ],
 )
-def test_what_is_wrong_is_named_or_counted(tmp_path, change, message):
+def test_invalid_questions_raise_or_are_counted(tmp_path, change, message):
     questions, annotations = questions_of(1, 2, 3), annotations_of(1, 2, 3)
     change(questions, annotations)
     paths = write(tmp_path, questions_train=questions, annotations_train=annotations)
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named_or_counted(tmp_path, change, message):
     assert 2 <= len(found) <= 3
 
 
-def test_files_that_are_neither(tmp_path):
+def test_unsupported_files_raise(tmp_path):
     (other,) = write(tmp_path, captions_train={"images": [{"id": 1}]})
     with pytest.raises(ValueError, match=r"neither questions nor annotations"):
         read([other])
@@ -120,7 +120,7 @@ def test_files_that_are_neither(tmp_path):
         read([tmp_path / "nowhere.json"])
 
 
-def test_the_command(tmp_path, capsys):
+def test_import_command(tmp_path, capsys):
     paths = write(
         tmp_path,
         questions_train=questions_of(*range(1, 7)),
@@ -131,9 +131,9 @@ def test_the_command(tmp_path, capsys):
     to = tmp_path / "data"
     arguments = ["data", "questions", *map(str, paths), "--output", str(to)]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "train: 6 questions" in said
-    assert "answers: 1" in said
+    printed = capsys.readouterr().out
+    assert "train: 6 questions" in printed
+    assert "answers: 1" in printed
     assert Vocabulary.load(to / "answers.json").words == ("red",)
     assert "what" in Vocabulary.load(to / "question_words.json")
     assert len(list(read_questions(to))) == 7

@@ -1,4 +1,4 @@
-"""Token batches against brute force, and batches against the sentences themselves."""
+"""Token batches against brute force, and batches against the sentences."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def all_pairs(shares):
 
 
 @pytest.mark.parametrize(("tokens", "shapes"), [(80, 3), (256, 8), (1000, 1), (100_000, 5)])
-def test_every_pair_occurs_once_an_epoch(tokens, shapes):
+def test_every_pair_occurs_once_per_epoch(tokens, shapes):
     source, target = lengths()
     batches = TokenBatches(source, target, tokens, shapes=shapes, seed=3)
     seen = set()
@@ -42,7 +42,7 @@ def test_every_pair_occurs_once_an_epoch(tokens, shapes):
         assert len(share.indices) * share.width <= tokens
 
 
-def test_the_order_follows_from_seed_and_epoch():
+def test_order_depends_on_seed_and_epoch():
     source, target = lengths()
 
     def order(seed, epoch, start=0, **options):
@@ -58,7 +58,7 @@ def test_the_order_follows_from_seed_and_epoch():
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-def test_processes_share_what_one_sees(world):
+def test_processes_share_the_batches_of_one(world):
     source, target = lengths()
     one = [share.indices for share in TokenBatches(source, target, 700).epoch(2)]
     parts = [
@@ -71,7 +71,7 @@ def test_processes_share_what_one_sees(world):
 
 
 @pytest.mark.parametrize("shapes", [1, 2, 3, 4])
-def test_widths_have_the_least_padding(shapes):
+def test_widths_minimize_padding(shapes):
     values = np.array([3, 3, 3, 5, 8, 8, 9, 14, 14, 20])
     found = _best_widths(values, shapes)
 
@@ -85,7 +85,7 @@ def test_widths_have_the_least_padding(shapes):
     assert len(found) <= shapes
 
 
-def test_long_order_is_not_sorted_by_length():
+def test_batches_are_not_sorted_by_length():
     source, target = lengths(4000)
     widths = [share.width for share in TokenBatches(source, target, 256).epoch(0)]
     assert widths != sorted(widths)
@@ -99,7 +99,7 @@ def test_long_order_is_not_sorted_by_length():
         ({"tokens": 400, "shapes": 0}, "0 shapes"),
     ],
 )
-def test_wrong_options_are_named(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises(ValueError, match=message):
         TokenBatches(*lengths(), **options)
     with pytest.raises(ValueError, match="no pairs"):
@@ -107,7 +107,7 @@ def test_wrong_options_are_named(options, message):
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_batches_hold_the_sentences(tmp_path, resident):
+def test_batches_contain_the_sentences(tmp_path, resident):
     pytest.importorskip("tokenizers")
     (tmp_path / "a").write_text("one two\n\nthree\n")
     (tmp_path / "b").write_text("eins zwei\nx\ndrei vier\n")

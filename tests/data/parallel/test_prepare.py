@@ -1,4 +1,4 @@
-"""Parallel text from files to arrays, and what is wrong with files."""
+"""Preparing parallel text, from valid and invalid files."""
 
 import gzip
 import json
@@ -34,9 +34,9 @@ def files(tmp_path):
     }
 
 
-def test_pairs_come_back(files, tmp_path):
-    left_out = prepare(tmp_path / "data", files, vocabulary_size=300)
-    assert not left_out["train"].counts
+def test_prepared_pairs_round_trip(files, tmp_path):
+    skipped_lines = prepare(tmp_path / "data", files, vocabulary_size=300)
+    assert not skipped_lines["train"].counts
     train = ParallelSplit(tmp_path / "data", "train", verify=True)
     subwords = train.subwords()
     assert train.vocab_size == len(subwords) == 300
@@ -50,7 +50,7 @@ def test_pairs_come_back(files, tmp_path):
         train.texts("source")
 
 
-def test_other_splits_keep_every_line_as_it_is(files, tmp_path):
+def test_other_splits_keep_every_line(files, tmp_path):
     prepare(tmp_path / "data", files, vocabulary_size=300)
     val = ParallelSplit(tmp_path / "data", "val")
     assert val.texts("source") == ["A man runs.", "", "last"]
@@ -59,7 +59,7 @@ def test_other_splits_keep_every_line_as_it_is(files, tmp_path):
     assert val.subwords().decode(val.sentence("target", 1)) == "leer er"
 
 
-def test_several_files_and_given_pieces(files, tmp_path):
+def test_several_files_and_a_given_tokenizer(files, tmp_path):
     subwords = Subwords.train(ENGLISH, 280)
     english, german = files["train"].sources[0], files["train"].targets[0]
     prepare(tmp_path / "data", {"train": Split([english] * 3, [german] * 3)}, subwords=subwords)
@@ -71,7 +71,7 @@ def test_several_files_and_given_pieces(files, tmp_path):
         ParallelSplit(tmp_path / "val", "train")
 
 
-def test_other_numbers_of_lines_are_refused(files, tmp_path):
+def test_different_numbers_of_lines_raise(files, tmp_path):
     path = tmp_path / "short.de"
     path.write_text("eins\nzwei\n")
     english = files["train"].sources[0]
@@ -84,7 +84,7 @@ def test_other_numbers_of_lines_are_refused(files, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_left_out_is_counted(tmp_path):
+def test_skipped_lines_are_counted(tmp_path):
     (tmp_path / "a").write_bytes(b"one\n\nthree three three three\nfour\nb\xffd\nsix\n")
     (tmp_path / "b").write_bytes(b"eins\nzwei\ndrei\n  \nf\nsechs sechs sechs sechs sechs\n")
     split = {"train": Split([tmp_path / "a"], [tmp_path / "b"])}
@@ -100,11 +100,11 @@ def test_what_is_left_out_is_counted(tmp_path):
     counts = {"empty line": 2, "invalid UTF-8": 1, "overlong line": 1, "uneven pair": 1}
     assert found["train"].counts == counts
     index = json.loads((tmp_path / "data" / "parallel.json").read_text())
-    assert index["splits"]["train"]["left_out"] == counts
+    assert index["splits"]["train"]["skipped"] == counts
     assert len(ParallelSplit(tmp_path / "data", "train")) == 1
 
 
-def test_bad_lines_of_a_test_are_refused(files, tmp_path, monkeypatch):
+def test_invalid_lines_outside_training_raise(files, tmp_path, monkeypatch):
     monkeypatch.setattr(lines_of, "__kwdefaults__", {"max_bytes": 64})
     monkeypatch.setattr(read_lines, "__kwdefaults__", {"max_bytes": 64})
     files["train"].sources[0].write_text("\n".join([*ENGLISH[:-1], "x" * 1000]) + "\n")
@@ -113,10 +113,10 @@ def test_bad_lines_of_a_test_are_refused(files, tmp_path, monkeypatch):
     files["val"].sources[0].write_text("a\n" + "x" * 1000 + "\nc\n")
     with pytest.raises(ValueError, match="line 2: overlong line"):
         prepare(tmp_path / "data", files, vocabulary_size=300, skip_bad=True, overwrite=True)
-    assert len(ParallelSplit(tmp_path / "data", "val")) == 3  # the old data are still there
+    assert len(ParallelSplit(tmp_path / "data", "val")) == 3  # the old data are kept
 
 
-def test_damaged_packed_files_are_named(tmp_path):
+def test_damaged_gzip_files_raise(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(("line\n" * 10_000).encode())[:-20])
     with pytest.raises(ValueError, match=r"x\.gz: damaged"):
@@ -126,7 +126,7 @@ def test_damaged_packed_files_are_named(tmp_path):
         list(read_lines(path))
 
 
-def test_nothing_is_replaced_by_mistake(files, tmp_path):
+def test_existing_data_are_replaced_only_with_overwrite(files, tmp_path):
     prepare(tmp_path / "data", files, vocabulary_size=300)
     with pytest.raises(ValueError, match="--overwrite"):
         prepare(tmp_path / "data", files, vocabulary_size=300)
@@ -140,7 +140,7 @@ def test_nothing_is_replaced_by_mistake(files, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if "data" in path.name) == ["data"]
 
 
-def test_damage_is_found(files, tmp_path):
+def test_damaged_data_raise(files, tmp_path):
     folder = tmp_path / "data"
     prepare(folder, files, vocabulary_size=300)
     path = folder / "train.source.ids"
@@ -177,27 +177,27 @@ def test_damage_is_found(files, tmp_path):
         ({"max_length": 2}, "hold no usable pair; skipped 20: overlong line"),
     ],
 )
-def test_wrong_options_are_named(files, tmp_path, options, message):
+def test_invalid_options_raise(files, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         prepare(tmp_path / "data", files, **{"vocabulary_size": 270, **options})
     assert not (tmp_path / "data").exists()
 
 
-def test_the_language_is_what_names_tell_or_what_is_said(files, tmp_path):
-    def known(where, **changes):
+def test_language_comes_from_file_names_or_the_option(files, tmp_path):
+    def language_of(where, **changes):
         prepare(tmp_path / where, {**files, **changes}, vocabulary_size=300)
         return ParallelSplit(tmp_path / where, "val").language
 
-    assert known("named") == "de"
+    assert language_of("named") == "de"
     (tmp_path / "val.txt").write_bytes((tmp_path / "val.de").read_bytes())
     (tmp_path / "val.fr").write_bytes((tmp_path / "val.de").read_bytes())
-    assert known("other", val=Split([tmp_path / "val.en"], [tmp_path / "val.fr"])) == ""
+    assert language_of("other", val=Split([tmp_path / "val.en"], [tmp_path / "val.fr"])) == ""
     unnamed = {**files, "val": Split([tmp_path / "val.en"], [tmp_path / "val.txt"])}
-    assert known("unnamed", **unnamed) == ""
-    prepare(tmp_path / "said", unnamed, vocabulary_size=300, language="en")
-    said = ParallelSplit(tmp_path / "said", "val")
-    assert said.language == "en"
-    # It is no part of what is learned from.
-    assert said.signature == ParallelSplit(tmp_path / "unnamed", "val").signature
+    assert language_of("unnamed", **unnamed) == ""
+    prepare(tmp_path / "explicit", unnamed, vocabulary_size=300, language="en")
+    explicit = ParallelSplit(tmp_path / "explicit", "val")
+    assert explicit.language == "en"
+    # The language is not part of the signature.
+    assert explicit.signature == ParallelSplit(tmp_path / "unnamed", "val").signature
     with pytest.raises(ValueError, match="language: 'German' is not two lower-case letters"):
         prepare(tmp_path / "wrong", files, language="German")

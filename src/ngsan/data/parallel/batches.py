@@ -117,7 +117,7 @@ class TokenBatches:
         """(batches,) real target words in each batch of an epoch, of all processes together."""
         return np.array([self._targets[members].sum() for _, members in self._shuffled(epoch)])
 
-    def most_targets(self, epochs: int) -> dict[int, int]:
+    def max_targets(self, epochs: int) -> dict[int, int]:
         """Maximum of real target words of a batch in some epochs, by its width."""
         most = {shape.width: 0 for shape in self.shapes}
         for epoch in range(epochs):

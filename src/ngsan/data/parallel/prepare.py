@@ -291,6 +291,6 @@ class _SplitWriter:
         return {
             "pairs": self._pairs,
             "tokens": dict(self._tokens),
-            "left_out": dict(self._problems.counts),
+            "skipped": dict(self._problems.counts),
             "files": {path.name: file_entry(path) for path in self._paths.values()},
         }

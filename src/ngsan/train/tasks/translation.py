@@ -337,7 +337,7 @@ class TranslationTask(Task):
             return {
                 shape.width: -(-shape.rows // processes) * shape.width for shape in batches.shapes
             }
-        most = batches.most_targets(self.config.cross_entropy.epochs)
+        most = batches.max_targets(self.config.cross_entropy.epochs)
         return {width: -(-max(1, count) // _MULTIPLE) * _MULTIPLE for width, count in most.items()}
 
 

@@ -1,4 +1,4 @@
-"""PyTorch captioners amid other work: threads, training, autocast, changed weights."""
+"""PyTorch captioners with threads, training, autocast and changed weights."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -37,7 +37,7 @@ def texts(captions):
     return [[caption.text for caption in image] for image in captions]
 
 
-def test_threads_take_turns():
+def test_captioner_is_thread_safe():
     predictor = Captioner.from_model(make(), VOCABULARY)
     inputs = [regions(1, seed) for seed in range(12)]
     alone = [texts(n_best(predictor, *images)) for images in inputs]
@@ -46,7 +46,7 @@ def test_threads_take_turns():
     assert found == alone * 5
 
 
-def test_training_goes_on_as_it_was():
+def test_captioning_restores_training_mode():
     captioner = make(dropout=0.5)
     captioner.train()
     captioner.encoder.eval()  # frozen
@@ -60,7 +60,7 @@ def test_training_goes_on_as_it_was():
     assert texts(n_best(predictor, *images)) == texts(n_best(quiet, *images))
 
 
-def test_autocast_does_not_reach_in():
+def test_autocast_does_not_affect_captions():
     predictor = Captioner.from_model(make(), VOCABULARY)
     images = regions(3)
     expected = texts(n_best(predictor, *images))
@@ -70,7 +70,7 @@ def test_autocast_does_not_reach_in():
     assert texts(n_best(fresh, *images)) == expected
 
 
-def test_weights_that_changed_are_seen_whatever_changed_them():
+def test_changed_weights_take_effect():
     captioner, images = make(), regions(3)
     predictor = Captioner.from_model(captioner, VOCABULARY)
     before = texts(n_best(predictor, *images))
@@ -82,7 +82,7 @@ def test_weights_that_changed_are_seen_whatever_changed_them():
     assert after == texts(n_best(Captioner.from_model(captioner, VOCABULARY), *images))
 
 
-def test_a_new_seed_uses_the_same_buffers():
+def test_new_seed_reuses_the_buffers():
     predictor = Captioner.from_model(make(), VOCABULARY)
     images = regions(3)
     found = [
@@ -93,7 +93,7 @@ def test_a_new_seed_uses_the_same_buffers():
     assert len(predictor.backend._ready) == 1
 
 
-def test_arrays_are_taken_as_well():
+def test_arrays_are_accepted():
     predictor = Captioner.from_model(make(), VOCABULARY)
     images = regions(2)
     expected = texts(n_best(predictor, *images))
@@ -101,7 +101,7 @@ def test_arrays_are_taken_as_well():
     assert texts(n_best(predictor, *arrays)) == expected
 
 
-def test_regions_are_padded_to_a_multiple_without_a_trace(monkeypatch):
+def test_region_padding_does_not_change_captions(monkeypatch):
     images = regions(4)
     expected = n_best(Captioner.from_model(make().double(), VOCABULARY), *images, attention=True)
     monkeypatch.setattr(TorchBackend, "region_multiple", 16)
@@ -116,7 +116,7 @@ def test_regions_are_padded_to_a_multiple_without_a_trace(monkeypatch):
 
 @pytest.mark.parametrize("method", ["greedy", "sample"])
 @pytest.mark.parametrize("require", ["of", "with w3", "of with"])
-def test_required_words_that_may_not_stand_last_get_a_word_after_them(method, require):
+def test_required_bad_endings_are_followed_by_another_word(method, require):
     decoding = DecodingConfig(
         method=method, num_return=20, require=require, no_bad_ending=True, max_length=6
     )
@@ -128,26 +128,26 @@ def test_required_words_that_may_not_stand_last_get_a_word_after_them(method, re
             assert caption.text.split()[-1] not in ("of", "with")
 
 
-def test_room_is_kept_for_the_word_after_them():
+def test_required_bad_endings_need_room_for_another_word():
     decoding = DecodingConfig(require="of with", no_bad_ending=True, max_length=2)
     with pytest.raises(ValueError, match="do not fit"):
         n_best(Captioner.from_model(make(), VOCABULARY), *regions(1), decoding=decoding)
 
 
 @pytest.mark.parametrize("penalty", [40.0, -40.0])
-def test_extreme_length_penalties_are_refused(penalty):
+def test_extreme_length_penalties_raise(penalty):
     decoding = DecodingConfig(length_penalty=penalty)
     with pytest.raises(ValueError, match=r"length_penalty: -?40.0 is too extreme"):
         n_best(Captioner.from_model(make(), VOCABULARY), *regions(1), decoding=decoding)
 
 
-def test_a_search_that_is_surely_a_mistake_is_refused():
+def test_huge_max_length_raises():
     decoding = DecodingConfig(max_length=10**9)
     with pytest.raises(ValueError, match="lower max_length"):
         n_best(Captioner.from_model(make(), VOCABULARY), *regions(1), decoding=decoding)
 
 
-def test_features_that_are_no_numbers_are_named():
+def test_nan_features_error_names_the_image():
     features, boxes, mask = regions(3)
     mask[:] = True
     features[1, 2] = torch.nan
@@ -155,6 +155,6 @@ def test_features_that_are_no_numbers_are_named():
         n_best(Captioner.from_model(make(), VOCABULARY), features, boxes, mask)
 
 
-def test_a_device_that_is_not_there_is_named():
+def test_unknown_device_raises():
     with pytest.raises(ValueError, match="device: 'abacus' cannot be used"):
         best_device("abacus")

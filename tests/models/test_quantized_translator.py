@@ -1,4 +1,4 @@
-"""A translator's folder in 8 bits, against the rounding written out."""
+"""A translator saved in 8 bits, against quantization in NumPy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from ngsan.text.subwords import Subwords
 pytest.importorskip("tokenizers")
 
 
-def test_large_matrices_are_rounded_row_by_row(tmp_path):
+def test_large_matrices_are_quantized_by_row(tmp_path):
     words = [f"{number:03}" for number in range(300)]
     subwords = Subwords.train([" ".join(words)] * 3, 530)
     config = TranslatorConfig(len(subwords), dim=64, heads=2, hidden_dim=512, layers=1)
@@ -36,10 +36,10 @@ def test_large_matrices_are_rounded_row_by_row(tmp_path):
             levels = after / step
             assert kinds[name] == np.int8
             np.testing.assert_allclose(levels, np.rint(levels), atol=1e-4)
-            assert np.abs(levels - before / step).max() < 0.5001  # none is nearer
+            assert np.abs(levels - before / step).max() < 0.5001  # the nearest level
             rounded += 1
         else:
             np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-7)
-    assert rounded == 5  # word vectors, and two matrices of either feed-forward network
+    assert rounded == 5  # word vectors, and two matrices of each feed-forward network
     sizes = [(tmp_path / one / WEIGHTS).stat().st_size for one in ("whole", "round")]
     assert sizes[1] < 0.4 * sizes[0]

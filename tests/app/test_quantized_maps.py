@@ -1,4 +1,4 @@
-"""Rows in 8 bits, read back as the page's script reads them."""
+"""8-bit rows, decoded as in the page's script."""
 
 import base64
 
@@ -9,7 +9,7 @@ from ngsan.app.maps import Blob, quantize_rows
 
 
 def read(content, entry):
-    """What `Rows` of page.js does."""
+    """Decodes a map as `Rows` in page.js does."""
     *outer, length = entry["shape"]
     count = int(np.prod(outer))
     scales = np.frombuffer(content, "<f4", count, entry["at"])
@@ -19,7 +19,7 @@ def read(content, entry):
     return (values * scales[:, None]).reshape(entry["shape"])
 
 
-def test_maps_can_be_read_back():
+def test_maps_round_trip():
     random = np.random.default_rng(0)
     maps = [
         random.dirichlet(np.ones(7), (2, 3, 5)).astype(np.float32),
@@ -32,13 +32,13 @@ def test_maps_can_be_read_back():
     content = base64.b64decode(blob.base64())
     assert len(content) == blob.size
     for rows, entry in zip(maps, entries, strict=True):
-        assert entry["at"] % 4 == 0  # or a Float32Array could not lie there
+        assert entry["at"] % 4 == 0  # a Float32Array needs this alignment
         step = np.abs(rows).max(-1, keepdims=True) / (127 if entry["signed"] else 255)
         assert (np.abs(read(content, entry) - rows) <= 0.501 * step).all()
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_row_of_zeros_stays_one(signed):
+def test_row_of_zeros_stays_zero(signed):
     scales, numbers = quantize_rows(np.zeros((2, 4), np.float32), signed=signed)
     assert not scales.any()
     assert (numbers == (128 if signed else 0)).all()

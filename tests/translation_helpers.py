@@ -1,4 +1,4 @@
-"""A small language for the tests of translation: sentences are translated backwards."""
+"""A small artificial language for translation tests: word by word in reverse order."""
 
 import random
 
@@ -27,17 +27,17 @@ WORDS = {
 
 
 def translated(text):
-    """The translation: every word by its own, the last first."""
+    """The translation: word by word, in reverse order."""
     return " ".join(WORDS[word] for word in reversed(text.split()))
 
 
-def backwards_folder(folder, train=1500, val=60, most=5, language="de"):
-    """Parallel text of a language in which all is said backwards; no sentence occurs twice."""
+def backwards_folder(folder, train=1500, val=60, max_words=5, language="de"):
+    """Parallel text whose translations have reversed word order, without duplicates."""
     generator = random.Random(5)
     texts = []
     seen = set()
     while len(texts) < train + val:
-        text = " ".join(generator.choices(list(WORDS), k=generator.randint(2, most)))
+        text = " ".join(generator.choices(list(WORDS), k=generator.randint(2, max_words)))
         if text not in seen:
             seen.add(text)
             texts.append(text)
@@ -53,7 +53,7 @@ def backwards_folder(folder, train=1500, val=60, most=5, language="de"):
 
 
 def small_run(folder, model="transformer-nsa", *, epochs=10, **changes):
-    """A run that learns the language in seconds."""
+    """A run that learns this language in seconds."""
     parts = {
         "model": TranslatorConfig.for_model(
             model, dim=32, heads=4, hidden_dim=64, layers=2, dropout=0.0, norm_place="pre"

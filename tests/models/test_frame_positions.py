@@ -1,4 +1,4 @@
-"""Captioners of frames: their order counts, padding and the rest of a batch do not."""
+"""Frame positions: the order of frames matters, padding and batch do not."""
 
 import math
 
@@ -28,7 +28,7 @@ def clips(count=3, frames=6):
 
 
 def formula(place, width):
-    """Section 3.5 of the Transformer's paper, spelled out."""
+    """The sinusoidal encoding of Vaswani et al. 2017, section 3.5."""
     return [
         math.sin(place / 10_000 ** (2 * (k // 2) / width))
         if k % 2 == 0
@@ -37,19 +37,19 @@ def formula(place, width):
     ]
 
 
-def test_places_are_sinusoids():
+def test_positions_are_sinusoids():
     found = FramePositions()(torch.zeros(1, 5, 8))
     np.testing.assert_allclose(found, [formula(place, 8) for place in range(5)], atol=1e-6)
 
 
-def test_real_frames_are_counted_and_padding_is_not():
+def test_padding_does_not_count_as_a_position():
     mask = torch.tensor([[True, False, True, True, False]])
     found = FramePositions()(torch.zeros(1, 5, 8), mask)[0]
     wanted = torch.tensor([formula(place, 8) for place in range(3)])
     torch.testing.assert_close(found[mask[0]], wanted)
 
 
-def test_the_cells_of_a_frame_have_its_place():
+def test_cells_of_a_frame_share_its_position():
     mask = torch.tensor([[True, True, False, True, True, True]])
     found = FramePositions(2)(torch.zeros(1, 6, 8), mask)[0]
     wanted = torch.tensor([formula(place // 2, 8) for place in range(5)])
@@ -60,7 +60,7 @@ def test_the_cells_of_a_frame_have_its_place():
         FramePositions(0)
 
 
-def test_half_precision_tells_late_frames_apart():
+def test_half_precision_keeps_late_positions_exact():
     found = FramePositions()(torch.zeros(1, 4000, 8, dtype=torch.bfloat16))
     assert found.dtype == torch.bfloat16
     wanted = torch.tensor(formula(3999, 8))
@@ -69,7 +69,7 @@ def test_half_precision_tells_late_frames_apart():
 
 @pytest.mark.parametrize("norm", ["none", "instance", "instance-affine", "layer"])
 @pytest.mark.parametrize("norm_place", ["post", "pre"])
-def test_padding_and_the_batch_change_nothing(norm, norm_place):
+def test_output_does_not_depend_on_padding_or_batch(norm, norm_place):
     model = build(norm=norm, norm_place=norm_place)
     features, mask = clips()
     whole = model.encode(features, None, mask)
@@ -80,7 +80,7 @@ def test_padding_and_the_batch_change_nothing(norm, norm_place):
     torch.testing.assert_close(model.encode(noise, None, mask)[mask], whole[mask])
 
 
-def test_padding_between_frames_changes_nothing():
+def test_padding_between_frames_does_not_change_output():
     model = build()
     features, _ = clips(1)
     mask = torch.tensor([[True, True, False, True, False, True]])
@@ -88,7 +88,7 @@ def test_padding_between_frames_changes_nothing():
     torch.testing.assert_close(spread, model.encode(features[mask][None])[0])
 
 
-def test_the_order_of_frames_counts_only_with_positions():
+def test_frame_order_matters_only_with_positions():
     features, _ = clips(1)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     words = torch.zeros(1, 3, dtype=torch.long)
@@ -98,8 +98,8 @@ def test_the_order_of_frames_counts_only_with_positions():
         assert torch.allclose(*logits, atol=1e-9) == same
 
 
-def test_frames_and_not_cells_are_put_in_order():
-    """Two cells of a frame may be exchanged, if their boxes are, and two frames may not."""
+def test_positions_order_frames_but_not_cells():
+    """Swapping two cells of a frame with their boxes changes nothing; swapping two frames does."""
     model = build(frame_grid=2, geometry="absolute")
     generator = torch.Generator().manual_seed(1)
     cells = torch.randn(1, 8, 7, dtype=torch.float64, generator=generator)
@@ -111,7 +111,7 @@ def test_frames_and_not_cells_are_put_in_order():
         assert torch.allclose(plain, moved, atol=1e-9) == same
 
 
-def test_old_configurations_have_none():
+def test_positions_default_to_none():
     assert CaptionerConfig().positions == "none"
     assert build_captioner("n-san", **SMALL).encoder.positions is None
     with_positions = build().state_dict()
@@ -130,6 +130,6 @@ def test_old_configurations_have_none():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(overrides, message):
+def test_invalid_config_raises(overrides, message):
     with pytest.raises(ValueError, match=message):
         CaptionerConfig(**overrides)

@@ -1,4 +1,4 @@
-"""What the builders share."""
+"""The parts that all builders share."""
 
 import dataclasses
 import math
@@ -18,14 +18,14 @@ def dropouts(module):
 
 
 @pytest.mark.parametrize("kind", [CaptionerConfig, AnswererConfig])
-def test_one_dropout_is_for_everything(kind):
+def test_captioners_and_answerers_use_one_dropout_rate(kind):
     parts = Parts(kind(**SHAPE))
     layer = parts.encoder_layer(parts.attention())
     assert dropouts(layer) == {0.25}
     assert layer.attention.attend.dropout == 0.25
 
 
-def test_a_translator_has_three_dropouts():
+def test_translators_use_three_dropout_rates():
     parts = Parts(TranslatorConfig(**SHAPE, attention_dropout=0.5, hidden_dropout=0.125))
     layer = parts.decoder_layer(parts.attention(causal=True), parts.attention())
     assert layer.feedforward.dropout.p == 0.125
@@ -34,7 +34,7 @@ def test_a_translator_has_three_dropouts():
         assert residual.dropout.p == 0.25
 
 
-def test_parts_have_the_shape_and_place_of_norm():
+def test_layers_follow_the_config():
     parts = Parts(AnswererConfig(**SHAPE, norm_place="pre", backend="explicit"))
     layer = parts.guided_layer(parts.attention(), parts.attention())
     assert layer.feedforward.widen.weight.shape == (24, 16)
@@ -43,7 +43,7 @@ def test_parts_have_the_shape_and_place_of_norm():
     assert not Parts(CaptionerConfig(**SHAPE)).final_norm
 
 
-def test_a_bias_by_its_name():
+def test_geometry_bias_by_name():
     config = CaptionerConfig(**SHAPE, geometry_dim=12, signed_geometry=True)
     assert geometry_bias("none", config) is None
     bias = geometry_bias("query+key", config)
@@ -56,7 +56,7 @@ def test_a_bias_by_its_name():
     )
 
 
-def test_glorot_beginnings_have_their_spread():
+def test_init_glorot_range_and_variance():
     torch.manual_seed(0)
     model = nn.ModuleDict(
         {
@@ -69,16 +69,16 @@ def test_glorot_beginnings_have_their_spread():
     init_glorot(model)
     for name in ("dense", "plain"):
         weight = model[name].weight
-        most = math.sqrt(6 / sum(weight.shape))
-        assert 0.95 * most < weight.abs().max() <= most
-        # That of a uniform distribution.
-        assert weight.std().item() == pytest.approx(most / math.sqrt(3), rel=0.05)
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert 0.95 * bound < weight.abs().max() <= bound
+        # The standard deviation of a uniform distribution.
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
     assert not model["dense"].bias.any()
     assert model["words"].weight.square().sum(1).mean().item() == pytest.approx(1.0, abs=0.05)
     assert torch.equal(model["norm"].weight, torch.ones(8))
 
 
-def test_answerers_begin_as_pytorch_has_it_but_for_the_bias():
+def test_answerers_use_pytorch_init_except_for_the_score_bias():
     sizes = {"vocab_size": 9, "answers": 3, "feature_dim": 5}
     config = AnswererConfig(**{**SHAPE, **sizes, "geometry": "query"})
     torch.manual_seed(0)

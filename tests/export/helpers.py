@@ -17,7 +17,7 @@ STAGES = (
     Stage(1, 3, 2, 2, 32),
     Stage(1, 3, 2, 2, 40),
 )
-"""A network of the same kinds of layers and the same stride, but few: tracing takes seconds."""
+"""The same kinds of layers and stride as EfficientNet, but fewer: tracing is slow."""
 
 CHANNELS = 40
 
@@ -27,7 +27,7 @@ REGIONS = dict(**SMALL, feature_dim=36, norm="instance-affine", geometry="absolu
 
 
 def make_model(folder, seed=1, **keys):
-    """Writes a model with random weights, none of which is at a beginning that hides it."""
+    """Writes a model with random weights, so that no initial zero or one hides an error."""
     torch.manual_seed(seed)
     config = CaptionerConfig(**keys)
     captioner = build_captioner(config)

@@ -1,4 +1,4 @@
-"""Small datasets and runs for the tests of training."""
+"""Small datasets and runs for training tests."""
 
 import dataclasses
 
@@ -19,9 +19,11 @@ from ngsan.data.dataset import CaptionDataset
 from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 
 
-def scene_folder(folder, train=40, val=10, most=4):
+def scene_folder(folder, train=40, val=10, max_objects=4):
     """A dataset folder of scenes with different numbers of objects."""
-    batches = sample_splits({"train": train, "val": val}, min_objects=2, max_objects=most, seed=3)
+    batches = sample_splits(
+        {"train": train, "val": val}, min_objects=2, max_objects=max_objects, seed=3
+    )
     write_scene_folder(folder, batches, scene_vocabulary())
     return folder
 
@@ -38,7 +40,7 @@ def tiny_model(**changes):
 
 
 def tiny_run(**changes):
-    """A run of both phases that takes a second or two."""
+    """A run of both phases that takes about a second."""
     phase = {"epochs": 1, "batch_size": 16, "clip_grad_value": 0.0, "clip_grad_norm": 1.0}
     parts = {
         "model": tiny_model(),

@@ -1,4 +1,4 @@
-"""The toy of clips: only a model that knows the order of frames learns what happens in them."""
+"""Toy clips: only a model with frame positions learns what happens in them."""
 
 import random
 from dataclasses import replace
@@ -26,8 +26,8 @@ from ngsan.predict.captioner import Captioner
 from ngsan.train.in_memory import train_in_memory
 
 
-def plain(scene):
-    """The scene with a red ball that acts and a blue box: what is left to tell is what happens."""
+def with_fixed_looks(scene):
+    """The scene with a red ball as actor and a blue box, so that only actions differ."""
     names = {scene.things[0].name, scene.things[1].name}
     acts = true_doings(scene)[0].a
     looks = {acts: ("red", "ball"), (names - {acts}).pop(): ("blue", "box")}
@@ -35,8 +35,8 @@ def plain(scene):
     return replace(scene, things=tuple(sorted(things, key=lambda thing: thing.colour)))
 
 
-def directed(scene):
-    """Whether the scene differs from its reverse."""
+def is_directed(scene):
+    """Whether the action differs from that of the reversed scene."""
     return all(OPPOSITES[doing.action] != doing.action for doing in true_doings(scene))
 
 
@@ -56,12 +56,14 @@ def to_batch(scenes, vocabulary):
 
 
 @pytest.mark.slow
-def test_only_positions_tell_what_happens():
+def test_learning_actions_needs_frame_positions():
     splits = sample_moving_splits({"train": 1200, "test": 160}, frames=5)
-    seen, unseen = ([plain(one) for one in some if directed(one)] for some in splits.values())
+    seen, unseen = (
+        [with_fixed_looks(one) for one in some if is_directed(one)] for some in splits.values()
+    )
     vocabulary = moving_vocabulary()
     batch, features = to_batch(seen, vocabulary), clips_of(unseen)
-    how = CrossEntropyConfig(
+    phase = CrossEntropyConfig(
         epochs=14,
         batch_size=32,
         schedule=ScheduleConfig(shape="cosine", peak_lr=4e-3, warmup_epochs=0.2),
@@ -72,27 +74,27 @@ def test_only_positions_tell_what_happens():
         torch.manual_seed(0)
         shape = dict(positions=positions, dim=32, hidden_dim=64, heads=4)
         captioner = build_captioner(read_recipe("toy-clips").model, **shape)
-        train_in_memory(captioner, batch, how)
-        for order, shown in {"as it is": features, "in reverse": features.flip(1)}.items():
+        train_in_memory(captioner, batch, phase)
+        for order, shown in {"forward": features, "reversed": features.flip(1)}.items():
             claims = map(
                 read_doing, Captioner.from_model(captioner, vocabulary).caption_regions(shown)
             )
             right = [c is not None and c.holds_in(s) for c, s in zip(claims, unseen, strict=True)]
             true[positions, order] = sum(right) / len(right)
-    assert true["sinusoidal", "as it is"] > 0.8, true
-    assert true["sinusoidal", "in reverse"] < 0.1, true
-    # Of a scene and its reverse, whose frames are the same, it can be right about one at most.
-    assert true["none", "as it is"] <= 0.5, true
+    assert true["sinusoidal", "forward"] > 0.8, true
+    assert true["sinusoidal", "reversed"] < 0.1, true
+    # Without positions, a scene and its reverse look the same, so at most one caption is correct.
+    assert true["none", "forward"] <= 0.5, true
 
 
-def test_the_toy_s_sizes_are_those_of_its_data():
+def test_toy_recipe_sizes_match_its_data():
     model = read_recipe("toy-clips").model
     assert (model.vocab_size, model.feature_dim) == (len(moving_vocabulary()), FRAME_DIM)
     assert read_recipe("moving-clips").model.vocab_size == len(moving_vocabulary())
 
 
-def test_a_run_on_moving_scenes(tmp_path, capsys):
-    """`ngsan train` with few scenes, and again where it stopped."""
+def test_train_command_on_moving_scenes(tmp_path, capsys):
+    """`ngsan train` with few scenes; conflicting data options raise."""
     from ngsan.__main__ import main
 
     words = ["train", str(RECIPES / "toy-clips.yaml"), "--output"]

@@ -1,4 +1,4 @@
-"""What is refused before a run begins."""
+"""Checks before a run starts."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ def test_batch_norm_needs_one_process():
         check_norm("batch", 2, "sentences")
 
 
-def test_all_that_differs_is_named_but_what_is_free():
+def test_initial_model_mismatch_names_all_differing_keys():
     given = CaptionerConfig()
     check_initial("DIR", given, dataclasses.replace(given, dropout=0.5), ("dropout", "backend"))
     other = dataclasses.replace(given, layers=2, dim=256, dropout=0.5)

@@ -1,4 +1,4 @@
-"""A run of both phases learns, and leaves behind what it should."""
+"""A run of both phases learns and writes all its files."""
 
 import dataclasses
 import json
@@ -20,9 +20,9 @@ from ngsan.config import (
 )
 from ngsan.models.checkpoint import load_model, read_metrics
 from ngsan.train.run import train
-from tests.train.worlds import same_tensors, tiny_model, tiny_run
+from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
-LEARNING = TrainConfig(
+CONFIG = TrainConfig(
     model=tiny_model(dim=32, hidden_dim=64),
     data=DataConfig(scenes=SceneConfig(train=1200, test=100)),
     cross_entropy=CrossEntropyConfig(
@@ -47,7 +47,7 @@ LEARNING = TrainConfig(
 def learned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     entries = []
-    train(LEARNING, folder, listen=entries.append)
+    train(CONFIG, folder, listen=entries.append)
     return folder, entries
 
 
@@ -55,7 +55,7 @@ def events(entries, name):
     return [entry for entry in entries if entry["event"] == name]
 
 
-def test_cross_entropy_learns_and_self_critical_learning_raises_the_score(learned):
+def test_both_phases_raise_the_score(learned):
     _, entries = learned
     epochs = events(entries, "epoch")
     assert [entry["phase"] for entry in epochs] == ["cross-entropy"] * 2 + ["self-critical"] * 2
@@ -65,7 +65,7 @@ def test_cross_entropy_learns_and_self_critical_learning_raises_the_score(learne
     assert epochs[1]["loss"] < epochs[0]["loss"]
 
 
-def test_reward_length_and_entropy_are_told_from_before_the_first_step(learned):
+def test_reward_length_and_entropy_are_logged_before_the_first_step(learned):
     _, entries = learned
     (before,) = events(entries, "before")
     first = next(i for i, entry in enumerate(entries) if entry.get("phase") == "self-critical")
@@ -74,11 +74,11 @@ def test_reward_length_and_entropy_are_told_from_before_the_first_step(learned):
     assert last["reward"] > before["reward"] + 0.1
     assert last["greedy_reward"] > before["greedy_reward"]
     assert last["entropy"] < before["entropy"]
-    # Captions neither wither nor grow without end.
+    # Captions keep their length.
     assert abs(last["length"] - before["length"]) < 2
 
 
-def test_the_log_and_the_checkpoint(learned):
+def test_log_and_checkpoint_are_consistent(learned):
     folder, entries = learned
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == [entry["event"] for entry in entries]
@@ -89,9 +89,9 @@ def test_the_log_and_the_checkpoint(learned):
     assert (found["phase"], found["epoch"]) == (best["phase"], best["epoch"])
     assert found["CIDEr"] == best["metrics"]["CIDEr"]
     assert json.loads((folder / "metrics.json").read_text()) == found
-    assert read_yaml(TrainConfig, folder / "config.yaml") == LEARNING
+    assert read_yaml(TrainConfig, folder / "config.yaml") == CONFIG
     captioner, config, _ = load_model(folder, "captioning")
-    assert config == LEARNING.model
+    assert config == CONFIG.model
     assert not captioner.training
     phase = load_model(folder / best["phase"], "captioning")[0]
     for mine, its in zip(captioner.parameters(), phase.parameters(), strict=True):
@@ -106,12 +106,12 @@ def test_no_pickle_is_written(learned):
     assert {".safetensors", ".json"} <= {path.suffix for path in files}
     for path in files:
         start = path.read_bytes()[:2]
-        # A pickle begins with its protocol, torch's and numpy's archives with that of zip.
+        # Pickle files start with 0x80; archives of torch and NumPy are zip files.
         assert start[:1] != b"\x80", path
         assert start != b"PK", path
 
 
-def test_steps_are_told_with_all_that_is_shown(learned):
+def test_step_entries_have_all_displayed_fields(learned):
     _, entries = learned
     for entry in events(entries, "step"):
         for key in ("loss", "lr", "images_per_second", "seconds_left", "epoch", "step"):
@@ -135,7 +135,7 @@ def test_patience_ends_a_phase(tmp_path):
     assert "no better CIDEr for 1 epochs" in stop["reason"]
 
 
-def test_the_average_of_the_last_epochs(tmp_path):
+def test_average_of_the_last_epochs(tmp_path):
     entries, weights = [], []
     config = tiny_run(
         cross_entropy=CrossEntropyConfig(
@@ -147,24 +147,24 @@ def test_the_average_of_the_last_epochs(tmp_path):
         self_critical=SelfCriticalConfig(epochs=0),
         validation=ValidationConfig(metric="BLEU-1"),
     )
-    import ngsan.train.checkpointing as keeping
+    import ngsan.train.checkpointing as checkpoint_module
 
-    keep = keeping.Checkpointer.keep_epoch
+    keep = checkpoint_module.Checkpointer.keep_epoch
 
-    def watch(self, epoch, state, count):
+    def record_weights(self, epoch, state, count):
         weights.append({name: tensor.clone() for name, tensor in state.items()})
         keep(self, epoch, state, count)
 
-    average = keeping.Checkpointer.average_epochs
+    average = checkpoint_module.Checkpointer.average_epochs
     found = []
 
-    def look(self, count):
+    def record_average(self, count):
         found.append(average(self, count))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping.Checkpointer, "keep_epoch", watch)
-        patch.setattr(keeping.Checkpointer, "average_epochs", look)
+        patch.setattr(checkpoint_module.Checkpointer, "keep_epoch", record_weights)
+        patch.setattr(checkpoint_module.Checkpointer, "average_epochs", record_average)
         train(config, tmp_path / "run", listen=entries.append)
     epochs, mean = found[0]
     assert epochs == [2, 3]
@@ -175,7 +175,7 @@ def test_the_average_of_the_last_epochs(tmp_path):
     assert not (tmp_path / "run" / "epochs").exists()
 
 
-def test_a_run_begins_with_a_given_model(tmp_path):
+def test_init_from_starts_with_the_given_model(tmp_path):
     train(tiny_run(self_critical=SelfCriticalConfig(epochs=0)), tmp_path / "first")
     entries = []
     second = tiny_run(
@@ -193,17 +193,17 @@ def test_a_run_begins_with_a_given_model(tmp_path):
         train(tiny_run(init_from=str(tmp_path / "first"), model=tiny_model(dim=32)), tmp_path / "3")
 
 
-def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
-    told = tiny_run(self_critical=SelfCriticalConfig(epochs=0))
-    other = dataclasses.replace(told, model=tiny_model(vocab_size=9488, feature_dim=2048))
-    train(told, tmp_path / "told")
+def test_vocab_and_feature_size_come_from_the_data(tmp_path):
+    base = tiny_run(self_critical=SelfCriticalConfig(epochs=0))
+    other = dataclasses.replace(base, model=tiny_model(vocab_size=9488, feature_dim=2048))
+    train(base, tmp_path / "first")
     train(other, tmp_path / "other")
-    first, second = (load_model(tmp_path / name, "captioning") for name in ("told", "other"))
-    assert second[1] == told.model
-    assert read_yaml(TrainConfig, tmp_path / "other" / "config.yaml") == told
+    first, second = (load_model(tmp_path / name, "captioning") for name in ("first", "other"))
+    assert second[1] == base.model
+    assert read_yaml(TrainConfig, tmp_path / "other" / "config.yaml") == base
     assert same_tensors(first[0].state_dict(), second[0].state_dict())
-    # The run is the same by any sizes that are said.
-    for again in (told, other, read_yaml(TrainConfig, tmp_path / "other" / "config.yaml")):
+    # Configs that differ only in these sizes resume the same run.
+    for again in (base, other, read_yaml(TrainConfig, tmp_path / "other" / "config.yaml")):
         train(again, tmp_path / "other", resume=True)
     with pytest.raises(ValueError, match=r"model\.layers: 1 before, 2 now"):
         train(
@@ -222,7 +222,7 @@ def test_sizes_are_the_data_s_whatever_is_said(tmp_path):
         ({"init_from": "nowhere"}, "nowhere is not a model"),
     ],
 )
-def test_wrong_settings_are_refused_early(tmp_path, changes, message):
+def test_invalid_settings_raise_early(tmp_path, changes, message):
     if "runtime" in changes and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises((ValueError, OSError), match=message):
