@@ -283,6 +283,8 @@ def open_file(path: Path) -> IO[bytes]:
         raise ImageError("file not found") from None
     except OSError as error:
         raise ImageError(f"cannot open the file: {error.strerror or error}") from None
+    except ImageError:
+        raise
     except ValueError as error:  # such as a name with a zero in it
         raise ImageError(f"cannot open the file: {error}") from None
 
