@@ -12,11 +12,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-# A busy machine is no failure; and what lands must not depend on luck.
+# No deadline, because machines may be busy; in CI, examples are the same in every run.
 settings.register_profile("ngsan", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("ngsan")
 
-# A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start.
+# Shells start background jobs with SIGINT ignored, which child processes of tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""Processes that are killed while they write."""
+"""Runs actions in child processes that are killed during their writes."""
 
 import os
 import random
@@ -10,13 +10,15 @@ import warnings
 from itertools import count
 
 DISK = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
-"""What Python announces before it does it; `os.fsync` counts as well."""
+"""Audit events of disk operations; `os.fsync` counts as well."""
 
 
 def fork(action):
-    """Runs an action in a child and returns the child's number; it ends with 0 or, failing, 1."""
+    """Runs an action in a child process, whose exit code is 0, or 1 on failure; returns its pid."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child leaves be
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # about threads, which the child does not use
         child = os.fork()
     if child:
         return child
@@ -31,34 +33,34 @@ def fork(action):
 
 
 def end_of(child):
-    """Waits for a child; its exit code, or less than zero for the signal that killed it."""
+    """Waits for a child; returns its exit code, negative for the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def killed_at(step, action):
-    """Kills an action before its operation of that number on the disk; whether it got so far."""
+    """Kills an action before its disk operation number `step`; returns whether it got that far."""
 
-    def until_then():
+    def run_until_step():
         steps = count(1)
 
-        def announce(event, _arguments=()):
+        def on_event(event, _arguments=()):
             if event in DISK and next(steps) == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(announce)
-        os.fsync = lambda number: announce("open")  # a kill leaves what is not on the disk yet
+        sys.addaudithook(on_event)
+        os.fsync = lambda number: on_event("open")  # a kill does not lose unflushed data
         action()
 
-    code = end_of(fork(until_then))
+    code = end_of(fork(run_until_step))
     assert code in (0, -signal.SIGKILL)
     return code != 0
 
 
 def kills(action):
-    """Kills an action at each of its operations on the disk in turn, until it gets through.
+    """Kills an action at each of its disk operations in turn, until it completes.
 
     Yields:
-        The number of operations that were done, after each kill and after the action's end.
+        The number of completed operations, after each kill and after the action's end.
     """
     for step in count(1):
         killed = killed_at(step, action)
@@ -68,12 +70,12 @@ def kills(action):
 
 
 def random_kills(action, *, times, max_length):
-    """Kills an action that is repeated without end, after random times of `max_length` seconds.
+    """Kills an endlessly repeated action after random times of at most `max_length` seconds.
 
     Yields:
-        The number of kills before, after each kill.
+        The number of earlier kills, after each kill.
     """
-    chance = random.Random(0)
+    rng = random.Random(0)
 
     def forever():
         for turn in count():
@@ -81,7 +83,7 @@ def random_kills(action, *, times, max_length):
 
     for number in range(times):
         child = fork(forever)
-        time.sleep(chance.uniform(0, max_length))
+        time.sleep(rng.uniform(0, max_length))
         os.kill(child, signal.SIGKILL)
         assert end_of(child) == -signal.SIGKILL
         yield number

@@ -1,6 +1,6 @@
-"""The paper's equations once more, in NumPy and in plain loops where that is clearer.
+"""The paper's equations in NumPy, with plain loops where that is clearer.
 
-Written from the equations alone, for comparison: it shares no line with the package.
+Written from the equations only, for comparison: it shares no code with the package.
 """
 
 import numpy as np
@@ -60,7 +60,7 @@ def waves(x, width, max_length):
 
 
 def geometry_bias(terms, geometry, x, state, prefix, heads):
-    """Eq. 9 and 11-13 for one image; returns what is added to the scores, (heads, N, N)."""
+    """Eq. 9 and 11-13 for one image; returns the bias of the scores, (heads, N, N)."""
     count = len(x)
     bias = np.zeros((heads, count, count))
     if any(term != "relation" for term in terms):

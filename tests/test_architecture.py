@@ -1,4 +1,4 @@
-"""Imports point one way."""
+"""Imports between parts of the package follow one direction."""
 
 import ast
 from pathlib import Path
@@ -103,7 +103,7 @@ ALLOWED = {
 
 
 def imports_of(path):
-    """The modules that a file imports, lazy imports included; those for type checkers are not."""
+    """The modules that a file imports, including lazy imports, without those for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -127,7 +127,7 @@ def part_of(path):
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_imports_point_one_way():
+def test_imports_follow_one_direction():
     wrong = []
     for path in FILES:
         part = part_of(path)
@@ -146,7 +146,7 @@ def test_config_and_text_need_no_torch():
     assert not wrong
 
 
-def test_there_is_no_junk_drawer():
+def test_no_module_is_called_utils_or_helpers():
     names = ("utils", "util", "helpers", "misc", "common")
     assert not [path for path in FILES if path.stem in names]
 

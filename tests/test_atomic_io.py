@@ -14,7 +14,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("content", [b"", b"new", os.urandom(100_000)], ids=len)
-def test_a_file_is_made_and_replaced(tmp_path, content):
+def test_write_bytes_creates_and_replaces(tmp_path, content):
     path = tmp_path / "file"
     atomic_io.write_bytes(path, content)
     assert path.read_bytes() == content
@@ -23,19 +23,19 @@ def test_a_file_is_made_and_replaced(tmp_path, content):
     assert names(tmp_path) == ["file"]
 
 
-def test_text_is_written_as_it_is(tmp_path):
+def test_write_text_keeps_line_ends(tmp_path):
     atomic_io.write_text(tmp_path / "file", "a\r\nß\n")
     assert (tmp_path / "file").read_bytes() == "a\r\nß\n".encode()
 
 
-def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+def test_error_names_the_target_file(tmp_path):
     path = tmp_path / "nowhere" / "file"
     with pytest.raises(FileNotFoundError) as caught:
         atomic_io.write_text(path, "text")
     assert caught.value.filename == str(path)
 
 
-def test_others_may_read_it(tmp_path):
+def test_file_mode_follows_the_umask(tmp_path):
     mask = os.umask(0o022)
     try:
         atomic_io.write_text(tmp_path / "file", "text")
@@ -44,7 +44,7 @@ def test_others_may_read_it(tmp_path):
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
-def test_the_content_is_on_the_disk_before_the_name_and_then_the_name(tmp_path, monkeypatch):
+def test_content_is_flushed_before_and_folder_after_the_rename(tmp_path, monkeypatch):
     path, done = tmp_path / "file", []
     fsync, replace = os.fsync, os.replace
 
@@ -65,7 +65,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_then_the_name(tmp_path, 
     assert ("flush", folder) in done[renamed:]
 
 
-def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
+def test_kill_leaves_the_old_or_the_new_file(tmp_path):
     path = tmp_path / "file"
     found = []
     atomic_io.write_bytes(path, b"old")
@@ -78,14 +78,14 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_only_what_is_left_of_that_file_is_removed(tmp_path):
+def test_remove_partials_removes_only_those_of_the_file(tmp_path):
     for name in ("a", "a.1.partial", "a.2.partial.2.partial", "ab.1.partial", "a.partials"):
         (tmp_path / name).touch()
     atomic_io.remove_partials(tmp_path / "a")
     assert names(tmp_path) == ["a", "a.partials", "ab.1.partial"]
 
 
-def test_a_block_that_fails_leaves_the_old_file(tmp_path):
+def test_failed_block_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -100,7 +100,7 @@ def test_a_block_that_fails_leaves_the_old_file(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_file_may_be_replaced_by_a_link_to_itself(tmp_path):
+def test_file_can_be_replaced_by_a_hard_link_to_itself(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"content")
     with atomic_io.replace_file(path) as partial:
@@ -108,7 +108,7 @@ def test_a_file_may_be_replaced_by_a_link_to_itself(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+def test_full_disk_error_names_the_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -123,7 +123,7 @@ def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_limit_of_the_system_names_the_file(tmp_path):
+def test_file_size_limit_error_names_the_file(tmp_path):
     resource = pytest.importorskip("resource")
     path = tmp_path / "file"
     path.write_bytes(b"old")
@@ -138,7 +138,7 @@ def test_a_limit_of_the_system_names_the_file(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_file_system_that_cannot_flush_folders(tmp_path, monkeypatch):
+def test_flush_folder_ignores_unsupported_file_systems(tmp_path, monkeypatch):
     def refusing(code):
         def fsync(number):
             raise OSError(code, os.strerror(code))
@@ -152,7 +152,7 @@ def test_a_file_system_that_cannot_flush_folders(tmp_path, monkeypatch):
         atomic_io.flush_folder(tmp_path)
 
 
-def test_folders_are_made_and_flushed(tmp_path, monkeypatch):
+def test_make_folder_creates_and_flushes(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(atomic_io, "flush_folder", flushed.append)
     atomic_io.make_folder(tmp_path / "a" / "b")
@@ -166,7 +166,7 @@ def test_folders_are_made_and_flushed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["ß\r\n", b"\x00\xff"])
-def test_an_output_is_what_a_link_leads_to_and_the_link_stays(tmp_path, content):
+def test_write_output_follows_links(tmp_path, content):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "file").write_text("old")
     (tmp_path / "link").symlink_to("real/file")
@@ -178,7 +178,7 @@ def test_an_output_is_what_a_link_leads_to_and_the_link_stays(tmp_path, content)
     assert names(tmp_path / "real") == ["file"]
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+def test_write_output_keeps_pipes(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -194,7 +194,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "/proc/self/fd/1"])
-def test_a_device_is_no_file_to_replace(tmp_path, name):
+def test_devices_are_streams(tmp_path, name):
     assert atomic_io.is_stream(name)
     (tmp_path / "link").symlink_to(name)
     assert atomic_io.is_stream(tmp_path / "link")
@@ -202,7 +202,7 @@ def test_a_device_is_no_file_to_replace(tmp_path, name):
     assert not atomic_io.is_stream(__file__)
 
 
-def test_links_in_a_circle_are_told(tmp_path):
+def test_circular_links_raise(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for name in ("a", "a/file"):
@@ -210,7 +210,7 @@ def test_links_in_a_circle_are_told(tmp_path):
             atomic_io.write_output(tmp_path / name, "text")
 
 
-def test_an_output_that_cannot_be_written_is_named_and_the_old_one_is_left(tmp_path):
+def test_failed_output_leaves_the_old_file(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         atomic_io.write_output(tmp_path / "nowhere" / "file", "text")
     assert caught.value.filename == str(tmp_path / "nowhere" / "file")
@@ -230,7 +230,7 @@ def fill(folder):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads names of open files in /proc")
 @pytest.mark.parametrize("before", [False, True], ids=["new", "replaced"])
-def test_a_folder_is_flushed_before_it_gets_its_name(tmp_path, monkeypatch, before):
+def test_folder_is_flushed_before_the_rename(tmp_path, monkeypatch, before):
     events, sync, rename = [], os.fsync, Path.rename
 
     def name(number):
@@ -247,14 +247,14 @@ def test_a_folder_is_flushed_before_it_gets_its_name(tmp_path, monkeypatch, befo
     with atomic_io.replace_folder(target) as folder:
         events.clear()
         fill(folder)
-    there = events.index("-> target")
-    assert {"model", "words", "inner", folder.name} <= set(events[:there])
-    assert events[there + 1 :] == [tmp_path.name]
+    rename_index = events.index("-> target")
+    assert {"model", "words", "inner", folder.name} <= set(events[:rename_index])
+    assert events[rename_index + 1 :] == [tmp_path.name]
     assert (target / "model").read_text() == (target / "inner" / "words").read_text() == "new"
     assert names(tmp_path) == ["target"]
 
 
-def test_a_failure_leaves_the_old_folder(tmp_path):
+def test_failed_block_leaves_the_old_folder(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     (target / "model").write_text("old")
@@ -264,7 +264,7 @@ def test_a_failure_leaves_the_old_folder(tmp_path):
     assert names(tmp_path) == ["target"]
 
 
-def test_a_kill_leaves_the_old_folder_or_the_new_one(tmp_path):
+def test_kill_leaves_the_old_or_the_new_folder(tmp_path):
     target = tmp_path / "target"
 
     def write():
@@ -283,7 +283,7 @@ def test_a_kill_leaves_the_old_folder_or_the_new_one(tmp_path):
     assert names(tmp_path) == ["target"]
 
 
-def test_a_seal_finds_every_changed_byte(tmp_path):
+def test_seal_detects_every_changed_byte(tmp_path):
     path = tmp_path / "manifest.json"
     content = {"files": {"ä": {"bytes": 3}}, "done": (1, None), "share": 0.1}
     path.write_text(atomic_io.seal(content))
@@ -299,7 +299,7 @@ def test_a_seal_finds_every_changed_byte(tmp_path):
             atomic_io.read_sealed(path)
 
 
-def test_a_file_is_compared_with_its_entry(tmp_path):
+def test_check_file_compares_size_and_hash(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     entry = atomic_io.file_entry(path)
@@ -317,7 +317,7 @@ def test_a_file_is_compared_with_its_entry(tmp_path):
         atomic_io.check_file(path, entry)
 
 
-def test_a_lock_is_for_one_process(tmp_path):
+def test_folder_lock_is_exclusive(tmp_path):
     path = tmp_path / "new" / ".lock"
 
     def second():

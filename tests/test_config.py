@@ -40,7 +40,7 @@ PAPER = {
 }
 
 
-def test_every_key_is_explained():
+def test_every_key_has_a_description():
     classes = [cls for cls in vars(configs).values() if dataclasses.is_dataclass(cls)]
     assert len(classes) > 20
     for cls in classes:
@@ -48,7 +48,7 @@ def test_every_key_is_explained():
         assert all(len(text) > 5 for text in explain(cls).values())
 
 
-def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
+def test_yaml_round_trip_with_descriptions(tmp_path):
     config = TrainConfig(model=CaptionerConfig(layers=2, geometry="query+key"))
     text = to_yaml(config)
     (tmp_path / "run.yaml").write_text(text)
@@ -59,7 +59,7 @@ def test_yaml_round_trip_with_every_key_under_its_explanation(tmp_path):
     assert yaml.safe_load(text)["model"]["geometry"] == "query+key"
 
 
-def test_recipes_have_every_key_and_are_found_by_name():
+def test_recipes_are_complete_and_found_by_name():
     assert set(PAPER) < set(recipe_names())
     for name in recipe_names():
         path = find_recipe(name)
@@ -68,7 +68,7 @@ def test_recipes_have_every_key_and_are_found_by_name():
         assert path.read_text().endswith(to_yaml(run)), f"{name}: regenerate with to_yaml"
 
 
-def test_an_unknown_recipe_is_an_error_with_a_suggestion(tmp_path):
+def test_unknown_recipe_raises_with_a_suggestion(tmp_path):
     with pytest.raises(ValueError, match="no recipe 'toy-scene'; did you mean 'toy-scenes'.*photo"):
         find_recipe("toy-scene")
     with pytest.raises(FileNotFoundError, match=r"mine\.yaml: no such file"):
@@ -78,7 +78,7 @@ def test_an_unknown_recipe_is_an_error_with_a_suggestion(tmp_path):
         read_recipe(tmp_path / "mine.yaml")
 
 
-def test_related_recipes_differ_as_their_names_say():
+def test_related_recipes_differ_only_as_named():
     scenes, toy = read_recipe("studio-scenes"), read_recipe("toy-scenes")
     assert scenes.model == dataclasses.replace(toy.model, signed_geometry=True)
     assert scenes.cross_entropy.schedule == toy.cross_entropy.schedule
@@ -88,7 +88,7 @@ def test_related_recipes_differ_as_their_names_say():
     assert first != second
 
 
-def test_the_paper_s_defaults():
+def test_model_defaults_equal_the_paper():
     config = CaptionerConfig()
     assert (config.dim, config.heads, config.hidden_dim, config.layers) == (512, 8, 2048, 4)
     assert (config.dropout, config.norm, config.norm_of, config.geometry) == (
@@ -99,7 +99,7 @@ def test_the_paper_s_defaults():
     )
 
 
-def test_names_agree_with_those_of_nn():
+def test_option_names_agree_with_nn():
     from ngsan.nn.attend import Backend
     from ngsan.nn.geometry import BIAS_TERMS
     from ngsan.nn.layers import NormPlace
@@ -164,7 +164,7 @@ WRONG_TRANSLATION = [
 ]
 
 
-def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path):
+def test_invalid_file_error_names_the_key(tmp_path):
     for cls, cases in ((TrainConfig, WRONG), (TranslationConfig, WRONG_TRANSLATION)):
         for text, message in cases:
             (tmp_path / "run.yaml").write_text(text)
@@ -172,17 +172,17 @@ def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path):
                 read_yaml(cls, tmp_path / "run.yaml")
 
 
-def test_an_empty_file_means_the_defaults(tmp_path):
+def test_empty_file_gives_the_defaults(tmp_path):
     (tmp_path / "run.yaml").write_text("")
     assert read_yaml(TrainConfig, tmp_path / "run.yaml") == TrainConfig()
 
 
-def test_numbers_as_yaml_has_them(tmp_path):
+def test_yaml_exponent_numbers_are_floats(tmp_path):
     (tmp_path / "run.yaml").write_text("cross_entropy: {schedule: {peak_lr: 1e-4}}")
     assert read_yaml(TrainConfig, tmp_path / "run.yaml").cross_entropy.schedule.peak_lr == 1e-4
 
 
-def test_a_whole_number_is_a_float_too():
+def test_integers_are_accepted_as_floats():
     assert from_dict(CrossEntropyConfig, {"clip_grad_norm": 2}).clip_grad_norm == 2
 
 
@@ -191,14 +191,14 @@ def test_configurations_are_frozen():
         CaptionerConfig().layers = 2
 
 
-def test_a_section_that_is_given_in_part_keeps_its_own_defaults():
+def test_partial_sections_keep_their_own_defaults():
     config = from_dict(TrainConfig, {"self_critical": {"schedule": {"peak_lr": 1e-5}}})
     assert config.self_critical.schedule == ScheduleConfig(
         shape="constant", peak_lr=1e-5, warmup_epochs=0.0
     )
 
 
-def test_the_paper_s_schedule():
+def test_training_defaults_equal_the_paper():
     config = TrainConfig()
     assert config.cross_entropy.epochs == config.self_critical.epochs == 15
     assert config.cross_entropy.schedule == ScheduleConfig("step", 3e-4, 3.0, 6, 3)
@@ -207,7 +207,7 @@ def test_the_paper_s_schedule():
     assert config.self_critical.include_end
 
 
-def test_the_class_of_a_run_is_known_by_its_task():
+def test_config_class_by_task():
     for task, cls in TASKS.items():
         assert config_class(task) is cls
         assert cls().task == task
@@ -216,7 +216,7 @@ def test_the_class_of_a_run_is_known_by_its_task():
         config_class("captions")
 
 
-def test_the_defaults_of_translation_are_fairseqs():
+def test_translation_defaults_equal_fairseq():
     run = TranslationConfig()
     model, phase, decoding = run.model, run.cross_entropy, run.validation.decoding
     assert (model.layers, model.dim, model.hidden_dim, model.heads) == (6, 512, 2048, 8)

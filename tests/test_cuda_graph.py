@@ -1,4 +1,4 @@
-"""Captured work lets go of what it no longer needs; the GPU is played by a list of what it did."""
+"""CUDA graphs release their owner; a fake GPU records the operations."""
 
 import contextlib
 import gc
@@ -11,7 +11,7 @@ from ngsan.cuda_graph import Captured, _side_stream
 
 
 class Owner:
-    """Something that holds its own captured work, as searches do."""
+    """An object that holds its own captured work, as searches do."""
 
     def __init__(self, device):
         self.done = []
@@ -39,7 +39,7 @@ class Graph:
         Graph.replayed += 1
 
 
-def test_on_a_cpu_the_work_is_done_anew():
+def test_work_runs_directly_on_a_cpu():
     owner = Owner("cpu")
     owner.steps.prepare()
     owner.steps()
@@ -48,34 +48,34 @@ def test_on_a_cpu_the_work_is_done_anew():
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """A GPU that only counts what it replays."""
+def fake_gpu(monkeypatch):
+    """A fake GPU that only counts replays."""
     monkeypatch.setattr(Graph, "replayed", 0)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    taken = []
+    streams = []
 
     def graph(graph, *, stream, **options):
-        taken.append(stream)
+        streams.append(stream)
         return contextlib.nullcontext()
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
     _side_stream.cache_clear()
-    yield taken
+    yield streams
     _side_stream.cache_clear()
 
 
-def test_all_is_captured_on_one_stream(played):
-    # What is given back on a stream serves that stream alone, also within one pool of graphs.
+def test_all_graphs_are_captured_on_one_stream(fake_gpu):
+    # Memory freed on a stream is reused only on that stream, even within one graph pool.
     for _ in range(3):
         Owner("cuda").steps.prepare()
-    assert len(played) == 3
-    assert len(set(map(id, played))) == 1
+    assert len(fake_gpu) == 3
+    assert len(set(map(id, fake_gpu))) == 1
 
 
-def test_on_a_gpu_an_owner_goes_when_it_is_dropped(played):
+def test_owner_is_freed_without_garbage_collection(fake_gpu):
     owner = Owner("cuda")
     owner.steps.prepare()
     owner.steps.prepare()

@@ -1,4 +1,4 @@
-"""Pages are rendered from templates, with every value escaped."""
+"""Pages are rendered from templates with escaped values."""
 
 import re
 
@@ -7,18 +7,18 @@ import pytest
 from ngsan.html import data_uri, render
 
 
-def test_a_page_needs_no_other_file_and_escapes_values():
+def test_page_is_self_contained_and_escapes_values():
     page = render("base.html.j2", title="<b>ball & box</b>")
     assert "<title>&lt;b&gt;ball &amp; box&lt;/b&gt;</title>" in page
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=", page)
 
 
-def test_file_names_that_are_not_utf8_are_escaped():
+def test_invalid_utf8_names_are_escaped():
     assert "<title>a\\udcff</title>" in render("base.html.j2", title="a\udcff")
 
 
-def test_a_missing_value_is_an_error():
+def test_missing_value_raises():
     with pytest.raises(Exception, match="'title' is undefined"):
         render("base.html.j2")
 

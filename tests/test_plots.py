@@ -17,7 +17,7 @@ def write_log(path, entries):
     return path
 
 
-def test_a_curve_is_read_from_both_forms_of_line(tmp_path):
+def test_curve_is_read_from_both_log_formats(tmp_path):
     log = write_log(
         tmp_path / "n-san.jsonl",
         [
@@ -32,7 +32,7 @@ def test_a_curve_is_read_from_both_forms_of_line(tmp_path):
     assert read_curve(log, "BLEU-4", "ours") == Curve("ours", (1.0,), (30.0,))
 
 
-def test_an_epoch_logged_again_counts_as_it_was_last_and_a_torn_line_is_passed_over(tmp_path):
+def test_repeated_epochs_and_incomplete_lines_in_logs(tmp_path):
     log = write_log(tmp_path / "log.jsonl", [{"epoch": 1, "CIDEr": 1}, {"epoch": 1, "CIDEr": 2}])
     log.write_text(log.read_text() + '{"epoch": 2, "CI')
     assert read_curve(log, "CIDEr") == Curve(tmp_path.name, (1.0,), (2.0,))
@@ -48,7 +48,7 @@ def test_an_epoch_logged_again_counts_as_it_was_last_and_a_torn_line_is_passed_o
         ('{"epoch": 1, "CIDEr": NaN, "loss": 2}\n', "there are loss$"),
     ],
 )
-def test_wrong_logs_are_named(tmp_path, text, message):
+def test_invalid_logs_raise(tmp_path, text, message):
     log = tmp_path / "log"
     log.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -56,14 +56,14 @@ def test_wrong_logs_are_named(tmp_path, text, message):
 
 
 def colours(path):
-    """How many pixels have each colour that is no grey."""
+    """Counts the pixels of each colour, without greys."""
     pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(int)
     bright = pixels[np.ptp(pixels, axis=1) > 100]
     found, counts = np.unique(bright, axis=0, return_counts=True)
     return {tuple(colour): count for colour, count in zip(found, counts, strict=True)}
 
 
-def test_the_command_draws_a_line_a_run(tmp_path):
+def test_command_draws_one_line_per_run(tmp_path):
     for name, offset in (("san", 0), ("n-san", 3)):
         entries = [{"epoch": e, "CIDEr": 90 + offset + e, "BLEU-4": 30 + e} for e in range(1, 16)]
         write_log(tmp_path / f"{name}.jsonl", entries)
@@ -84,7 +84,7 @@ def test_the_command_draws_a_line_a_run(tmp_path):
     assert target.read_bytes().startswith(b"%PDF")
 
 
-def test_a_kill_leaves_the_old_figure_or_the_new_one(tmp_path):
+def test_kill_leaves_the_old_or_the_new_figure(tmp_path):
     target, other = tmp_path / "figure.PNG", tmp_path / "other.png"
     curve = {"CIDEr": [Curve("run", (1.0, 2.0), (90.0, 95.0))]}
     plot_curves(curve, other, title="new")
@@ -96,7 +96,7 @@ def test_a_kill_leaves_the_old_figure_or_the_new_one(tmp_path):
     assert set(found) == set(whole)
 
 
-def test_wrong_command_lines(tmp_path, capsys):
+def test_invalid_command_lines_raise(tmp_path, capsys):
     log = write_log(tmp_path / "log.jsonl", [{"epoch": 1, "CIDEr": 1}])
     assert main(["plot", "metrics", str(log), "--output", str(tmp_path / "figure.doc")]) == 2
     assert ".png, .pdf, .svg" in capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_wrong_command_lines(tmp_path, capsys):
         plot_curves({}, tmp_path / "f.png")
 
 
-def test_what_is_no_text_is_named(tmp_path):
+def test_binary_log_raises(tmp_path):
     (tmp_path / "log").write_bytes(b"\x89PNG\xff")
     with pytest.raises(ValueError, match="log: not a log, which is text"):
         read_curve(tmp_path / "log", "CIDEr")
@@ -118,8 +118,8 @@ def steps(height):
     return [[0.0, height]] * 2
 
 
-def test_all_panels_share_one_scale(tmp_path):
-    """The largest of all is yellow; a tenth of it is nearly as dark as nothing."""
+def test_panels_share_one_colour_scale(tmp_path):
+    """The largest value is yellow; a tenth of it is nearly as dark as zero."""
     target = tmp_path / "bias.png"
     rows = [SurfaceRow(f"head {n}", {"1": steps(h)}, {"1": steps(h)}) for n, h in ((1, 1), (2, 10))]
     plot_surfaces(rows, target, title="two heads")
@@ -133,7 +133,7 @@ def test_all_panels_share_one_scale(tmp_path):
     assert wanted <= large
 
 
-def test_biases_below_zero_have_two_hues_and_zero_none(tmp_path):
+def test_signed_biases_have_two_hues(tmp_path):
     target = tmp_path / "bias.png"
     surface = [[-1.0, 0.0, 1.0]] * 3
     plot_surfaces([SurfaceRow("", {"1": surface}, {"1": surface})], target, offsets=(-3.0, 3.0))
@@ -145,8 +145,8 @@ def test_biases_below_zero_have_two_hues_and_zero_none(tmp_path):
         plot_surfaces([], target)
 
 
-def test_the_figure_of_sizes_says_where_the_other_region_is_smaller(tmp_path, monkeypatch):
-    """By Eq. 8 itself: of two boxes, the one looked at is halved, and the ratios are doubled."""
+def test_size_axes_have_the_direction_of_eq_8(tmp_path, monkeypatch):
+    """By Eq. 8: if the other box has half the size, the ratios double."""
     import torch
 
     from ngsan import plots
@@ -169,8 +169,8 @@ def test_the_figure_of_sizes_says_where_the_other_region_is_smaller(tmp_path, mo
     assert panel.get_ylim()[0] < panel.get_ylim()[1]
 
 
-def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
-    """What is drawn is the bias of the equations, for the query that the title names."""
+def test_plot_geometry_of_all_kinds_of_bias(tmp_path, monkeypatch):
+    """Drawn values equal the bias of the equations, for the query in the title."""
     import torch
 
     from ngsan.cli import plot
@@ -182,10 +182,10 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
 
     drawn = []
 
-    def keep(rows, to, **keys):
+    def record(rows, to, **keys):
         drawn.append((rows, keys))
 
-    monkeypatch.setattr(plot, "plot_surfaces", keep)
+    monkeypatch.setattr(plot, "plot_surfaces", record)
     vocabulary = scene_vocabulary()
     scenes = list(sample_scenes(3, min_objects=2, max_objects=4))
     write_scene_folder(tmp_path / "data", {"test": scenes_to_batch(scenes, vocabulary)}, vocabulary)
@@ -221,7 +221,7 @@ def test_geometry_of_models_of_every_kind(tmp_path, monkeypatch):
     rows, keys = drawn.pop()
     assert [row.label for row in rows] == ["layer 1", "layer 2"]
     assert keys["title"].endswith("mean of the heads; mean query of 3 images")
-    assert found_by_hand(tmp_path, scenes) == pytest.approx(rows[0].size["1"][20][40], abs=2e-3)
+    assert bias_by_hand(tmp_path, scenes) == pytest.approx(rows[0].size["1"][20][40], abs=2e-3)
 
     assert draw(str(tmp_path / "none")) == 2
     assert draw(str(tmp_path / "query"), "--layer", "3") == 2
@@ -236,7 +236,7 @@ def build_state(folder):
     return {name: value.numpy() for name, value in captioner.state_dict().items()}
 
 
-def found_by_hand(tmp_path, scenes):
+def bias_by_hand(tmp_path, scenes):
     """The first layer's mean bias of the mean query at dw = 2, dh = 1, dx = dy = 1."""
     from ngsan.data import FeatureStore
 
@@ -244,7 +244,9 @@ def found_by_hand(tmp_path, scenes):
     store = FeatureStore(tmp_path / "data")
     features = np.concatenate([store[str(i)].features for i in range(len(scenes))])
     weight, shift = state["encoder.embed.weight"], state["encoder.embed.bias"]
-    x = np.maximum(features.astype(np.float32) @ weight.T + shift, 0)  # post-norm: as it comes
+    x = np.maximum(
+        features.astype(np.float32) @ weight.T + shift, 0
+    )  # post-norm: not normalized before the attention
     at = "encoder.layers.0.attention.score_bias."
     queries = (x @ state[f"{at}query.weight"].T + state[f"{at}query.bias"]).mean(0).reshape(2, -1)
     f = np.log([1, 1, 2, 1])
@@ -252,7 +254,7 @@ def found_by_hand(tmp_path, scenes):
     return (queries @ embedded).mean()
 
 
-def test_the_model_that_ships_is_drawn(tmp_path, capsys):
+def test_plot_geometry_of_the_shipped_model(tmp_path, capsys):
     from ngsan.examples import EXAMPLES
     from ngsan.predict.captioner import PHOTO_MODEL
 

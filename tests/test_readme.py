@@ -22,7 +22,7 @@ SHELL = [
 ]
 
 
-def test_there_is_something_to_check():
+def test_readme_has_code_blocks():
     assert PYTHON
     assert SHELL
 
@@ -49,8 +49,8 @@ def test_commands_are_valid():
 
 
 @pytest.mark.slow
-def test_commands_run(tmp_path, monkeypatch):
-    """The commands of two sections run one after the other: models to try, and a toy training."""
+def test_selected_commands_run(tmp_path, monkeypatch):
+    """The commands of two sections run in sequence: trying models, and a toy training."""
     monkeypatch.chdir(tmp_path)
     small = ["--scenes.train", "64", "--scenes.test", "20", "--training.epochs", "1"]
     quick = {
@@ -64,6 +64,6 @@ def test_commands_run(tmp_path, monkeypatch):
         assert main([*shlex.split(line)[1:], *more]) == 0, line
 
 
-def test_links_to_files_lead_somewhere():
+def test_links_to_files_exist():
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
         assert (ROOT / target).exists(), target

@@ -1,4 +1,4 @@
-"""The model of questions that comes with the package, as users meet it."""
+"""The shipped answerer."""
 
 import json
 import subprocess
@@ -31,13 +31,13 @@ def best(answerer, file, question):
     return answerer.answer(PHOTOS[file], question, num_return=1).answers[0].text
 
 
-def test_it_is_small_and_says_what_it_is_for():
+def test_model_is_small_and_has_its_task():
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 20_000_000
     assert read_task(SHIPPED) == "answering"
 
 
-def test_it_sees_what_is_there(answerer):
-    """What people see at first glance."""
+def test_answers_about_obvious_objects(answerer):
+    """Questions with an obvious answer for a human."""
     seen = {
         ("cat.jpg", "What animal is this?"): {"cat"},
         ("coffee.jpg", "What is in the cup?"): {"coffee"},
@@ -50,23 +50,23 @@ def test_it_sees_what_is_there(answerer):
         assert best(answerer, file, question) in right, (file, question)
 
 
-def test_what_is_asked_for_is_answered(answerer):
-    """Whether right or wrong."""
+def test_answers_have_the_type_of_the_question(answerer):
+    """Correct or not."""
     for file in PHOTOS:
         assert best(answerer, file, "Is there a person in the picture?") in {"yes", "no"}
         count = best(answerer, file, "How many people are there?")
         assert count.isdigit() or count == "many"
 
 
-def test_it_looks_at_the_photograph(answerer):
+def test_attention_is_on_the_object(answerer):
     given = answerer.answer(PHOTOS["gull.jpg"], "What color is the bird?")
     assert len(given.regions) == 64
-    # The bird is left of the middle.
+    # The bird is in the left half.
     left = given.boxes[:, 0] < 0.5
     assert given.regions[left].sum() > 0.6
 
 
-def test_the_command_has_it_where_no_model_is_named(answerer, capsys):
+def test_command_uses_the_shipped_model_by_default(answerer, capsys):
     photo, question = str(PHOTOS["dogs.jpg"]), "how many dogs?"
     assert main(["answer", photo, question, "--format", "json", "--model", str(SHIPPED)]) == 0
     (named,) = json.loads(capsys.readouterr().out)
@@ -76,7 +76,7 @@ def test_the_command_has_it_where_no_model_is_named(answerer, capsys):
     assert [answer.text for answer in given.answers] == [a["answer"] for a in named["answers"]]
 
 
-def test_torch_is_not_needed():
+def test_answering_needs_no_torch():
     script = (
         "import sys; sys.modules['torch'] = None; import ngsan;"
         f"print(ngsan.load_answerer().answer({str(PHOTOS['cat.jpg'])!r}, 'What animal is this?'))"
@@ -85,7 +85,7 @@ def test_torch_is_not_needed():
     assert done.stdout.strip() == "cat", done.stderr
 
 
-def test_both_backends_answer_alike(answerer):
+def test_backends_agree(answerer):
     model, config, companions = load_model(SHIPPED, "answering")
     words, answers = companions["vocabulary"], companions["answers"]
     on_torch = TorchAnswerer(model, config, words, answers)
@@ -99,7 +99,7 @@ def test_both_backends_answer_alike(answerer):
             np.testing.assert_allclose(one.regions, other.regions, atol=1e-4)
 
 
-def test_the_card_tells_what_the_metrics_say():
+def test_model_card_agrees_with_the_metrics():
     card = (SHIPPED / "README.md").read_text(encoding="utf-8")
     metrics = read_metrics(SHIPPED)
     assert json.loads((SHIPPED / METRICS).read_text(encoding="utf-8")) == metrics

@@ -1,4 +1,4 @@
-"""The clip model that comes with the package, as users meet it."""
+"""The shipped clip captioner."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def captioner():
 
 @pytest.fixture(scope="module")
 def scenes():
-    """Scenes that differ from their reverse, of a seed that was not learned from."""
+    """Scenes that differ from their reverse, of a seed outside the training data."""
     made = sample_moving_scenes(40, frames=12, seed=31)
     return [
         scene
@@ -31,30 +31,30 @@ def scenes():
     ][:20]
 
 
-def test_it_is_small():
+def test_model_is_small():
     assert sum(path.stat().st_size for path in CLIP_MODEL.iterdir()) <= 1_500_000
     assert load_model(CLIP_MODEL, "captioning")[1].positions == "sinusoidal"
 
 
-def test_captions_are_true_and_turn_with_time(captioner, scenes):
-    """A clip and its reverse have the same frames; what is said of them is the opposite."""
+def test_captions_follow_the_direction_of_time(captioner, scenes):
+    """A clip and its reverse have the same frames but opposite captions."""
     clips = [render_moving(scene, 256) for scene in scenes]
     true = {}
-    for order, step in {"as it is": 1, "in reverse": -1}.items():
+    for order, step in {"forward": 1, "reversed": -1}.items():
         found = map(read_doing, captioner.caption([clip[::step] for clip in clips]))
         claims = list(zip(found, scenes, strict=True))
         true[order] = sum(claim is not None and claim.holds_in(s) for claim, s in claims)
-    assert true["as it is"] >= 0.6 * len(scenes), true
-    assert true["in reverse"] <= 0.1 * len(scenes), true
+    assert true["forward"] >= 0.6 * len(scenes), true
+    assert true["reversed"] <= 0.1 * len(scenes), true
 
 
-def test_the_example(captioner):
+def test_caption_of_the_example(captioner):
     claim = read_doing(captioner.caption(GIF))
     assert claim is not None
     assert {claim.a, claim.b} == {"red box", "blue triangle"}
 
 
-def test_the_command_needs_no_torch():
+def test_command_needs_no_torch():
     script = (
         "import sys\n"
         "sys.modules['torch'] = None\n"

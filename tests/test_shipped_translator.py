@@ -1,4 +1,4 @@
-"""The translator that comes with the package, as users meet it."""
+"""The shipped translator."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from ngsan.__main__ import main
 from ngsan.models.checkpoint import load_model, read_metrics, read_task
 from ngsan.predict.translator import SHIPPED, TorchTranslator, Translator
 
-# Written for this test, both sides, before the model had seen them; none is in its data.
+# Both sides were written for this test before it was run; no pair is in the training data.
 PAIRS = {
     "Two dogs run through the grass.": "Zwei Hunde laufen durch das Gras.",
     "A man is riding a bicycle.": "Ein Mann fährt Fahrrad.",
@@ -52,38 +52,38 @@ def translator():
     return ngsan.load_translator()
 
 
-def typed(monkeypatch, text):
+def set_stdin(monkeypatch, text):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
-def test_it_is_small_and_says_what_it_is_for():
+def test_model_is_small_and_has_its_task():
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 7_000_000
     assert read_task(SHIPPED) == "translation"
 
 
-def test_it_translates_descriptions_as_people_do(translator):
+def test_translations_are_close_to_references(translator):
     bleu = pytest.importorskip("sacrebleu").corpus_bleu
     found = [str(one) for one in translator.translate(list(PAIRS))]
     assert bleu(found, [list(PAIRS.values())]).score > 75
     assert sum(map(str.__eq__, found, PAIRS.values())) > 0.6 * len(PAIRS)
     assert found[0] == PAIRS["Two dogs run through the grass."]
-    # What it would have by saying the same of every sentence.
+    # The score of one translation for all sentences.
     assert bleu([found[1]] * len(PAIRS), [list(PAIRS.values())]).score < 20
 
 
-def test_the_folder_may_be_named_or_not(translator, capsys, monkeypatch):
+def test_shipped_model_is_the_default(translator, capsys, monkeypatch):
     texts = list(PAIRS)[:5]
     named = ngsan.load_translator(SHIPPED).translate(texts)
     assert named == translator.translate(texts)
     for folder in ([], ["--model", str(SHIPPED)]):
-        typed(monkeypatch, "\n".join(texts))
+        set_stdin(monkeypatch, "\n".join(texts))
         assert main(["translate", *folder, "--device", "cpu"]) == 0
         assert capsys.readouterr().out.splitlines() == [str(one) for one in named]
 
 
-def test_what_it_never_saw_is_translated_somehow(translator, capsys, monkeypatch):
+def test_unusual_texts_are_translated(translator, capsys, monkeypatch):
     texts = ["", "🐕 😀", "两只狗在草地上跑。", "A dog.", "\t ", "x" * 60, "a man and a dog " * 12]
-    typed(monkeypatch, "\n".join(texts))
+    set_stdin(monkeypatch, "\n".join(texts))
     assert main(["translate", "--format", "jsonl", "--device", "cpu"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["source"] for line in lines] == texts
@@ -92,7 +92,7 @@ def test_what_it_never_saw_is_translated_somehow(translator, capsys, monkeypatch
     assert best[3] == str(translator.translate(["A dog."])[0])
 
 
-def test_what_is_missing_is_named(tmp_path, capsys, monkeypatch):
+def test_missing_files_and_model_raise(tmp_path, capsys, monkeypatch):
     assert main(["translate", "Two dogs run."]) == 2
     assert "Two dogs run.: No such file or directory" in capsys.readouterr().err
     with monkeypatch.context() as patch:
@@ -101,7 +101,7 @@ def test_what_is_missing_is_named(tmp_path, capsys, monkeypatch):
     assert "has no translator: train one" in capsys.readouterr().err
 
 
-def test_torch_translates_alike(translator):
+def test_torch_gives_equal_translations(translator):
     torch_model, _, companions = load_model(SHIPPED, "translation")
     theirs = Translator(TorchTranslator(torch_model), companions["tokenizer"])
     texts = list(PAIRS)[:8]
@@ -110,7 +110,7 @@ def test_torch_translates_alike(translator):
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_neither_torch_nor_tokenizers_is_needed():
+def test_translation_needs_neither_torch_nor_tokenizers():
     script = (
         "import sys; sys.modules.update(torch=None, tokenizers=None); import ngsan;"
         "print(ngsan.load_translator().translate('Two dogs run through the grass.'))"
@@ -119,7 +119,7 @@ def test_neither_torch_nor_tokenizers_is_needed():
     assert done.stdout.strip() == PAIRS["Two dogs run through the grass."], done.stderr
 
 
-def test_the_card_tells_what_the_metrics_say():
+def test_model_card_agrees_with_the_metrics():
     card = (SHIPPED / "README.md").read_text(encoding="utf-8")
     assert f"{read_metrics(SHIPPED)['BLEU']:.1f}" in card
     for part in ("## How it was made", "## Limits", "## Licences"):

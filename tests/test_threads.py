@@ -1,11 +1,11 @@
-"""Small models get one thread, unless the environment says otherwise."""
+"""Small models use one thread, unless the environment sets another number."""
 
 import torch
 
 from ngsan.threads import SMALL_MODEL, limit_torch_threads
 
 
-def test_small_models_get_one_thread(monkeypatch):
+def test_small_models_use_one_thread(monkeypatch):
     set_to = []
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")

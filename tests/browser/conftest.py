@@ -1,7 +1,7 @@
-"""A browser at the studio's page: `pytest -m browser`.
+"""Fixtures for browser tests of the studio: `pytest -m browser`.
 
-The tests start `ngsan serve` themselves; STUDIO_URL names a server that runs already instead, and
-STUDIO_IMAGES a folder for the documents' pictures, which otherwise are made and thrown away.
+The tests start `ngsan serve`, or use the running server at STUDIO_URL. STUDIO_IMAGES names a folder
+in which to keep the pictures for the documentation, which otherwise go to a temporary folder.
 """
 
 import os
@@ -23,9 +23,9 @@ SECONDS_TO_START = 60
 
 
 def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def answers(url):
@@ -73,7 +73,7 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium, studio):
-    """Opens the page for a visitor; at the end nothing may have gone wrong in their browser."""
+    """Opens the page for a visitor; fails at the end if their browser reported problems."""
     visitors = []
 
     def open_page(view="photo", *, width=1280, height=900, **options):
@@ -91,7 +91,7 @@ def visit(chromium, studio):
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Where pictures for the documents go."""
+    """The folder for the documentation's pictures."""
     given = os.environ.get("STUDIO_IMAGES")
     folder = Path(given) if given else tmp_path_factory.mktemp("images")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The view of geometry in a browser: content times geometry is attention, and the surfaces."""
+"""The geometry view in a browser: attention is content times geometry, and bias surfaces."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_content_times_geometry_is_attention(visit):
     assert seen[0] != seen[1]
 
 
-def test_choosing_what_looks(visit):
+def test_choosing_the_query_region(visit):
     visitor = visit("geometry")
     page = visitor.page
     before = shares(visitor)
@@ -45,11 +45,11 @@ def test_choosing_what_looks(visit):
     page.locator("#panels .panel").last.get_by_label("the blue box").click()
     assert shares(visitor) != before
     page.locator("#panels .panel").first.locator(".region").last.hover()
-    told = visitor.text("#readout")
-    assert re.search("From the blue box to the .*: .* by content, .* by geometry", told)
+    shown = visitor.text("#readout")
+    assert re.search("From the blue box to the .*: .* by content, .* by geometry", shown)
 
 
-def test_a_model_without_geometry_has_one_picture(visit):
+def test_model_without_geometry_has_one_panel(visit):
     visitor = visit("geometry")
     page = visitor.page
     page.locator("select[name=geometry-model]").select_option(label="SAN")
@@ -57,7 +57,7 @@ def test_a_model_without_geometry_has_one_picture(visit):
     assert page.locator("#surfaces").is_hidden()
 
 
-def test_surfaces(visit):
+def test_bias_surfaces_and_their_readout(visit):
     visitor = visit("geometry")
     page = visitor.page
     visitor.until("document.querySelectorAll('.surface').length === 6")
@@ -65,20 +65,20 @@ def test_surfaces(visit):
     visitor.settled()
     assert "the bias of the red ball (Eq. 12)" in visitor.text("#surfaces-note")
     first = page.locator(".surface").first
-    told = {}
+    shown = {}
     for kind, place in (("position", 0), ("size", 3)):
         page.locator(".surface").nth(place).focus()
         page.keyboard.press("ArrowRight")
-        told[kind] = visitor.text("#surfaces-readout")
-    assert re.fullmatch(r"Δx = 1\.1, Δy = 1\.0, Δw = Δh = 0\.5: bias [−\d.]+\.", told["position"])
-    assert re.fullmatch(r"Δw = 1\.1, Δh = 1\.0, Δx = Δy = 0\.5: bias [−\d.]+\.", told["size"])
+        shown[kind] = visitor.text("#surfaces-readout")
+    assert re.fullmatch(r"Δx = 1\.1, Δy = 1\.0, Δw = Δh = 0\.5: bias [−\d.]+\.", shown["position"])
+    assert re.fullmatch(r"Δw = 1\.1, Δh = 1\.0, Δx = Δy = 0\.5: bias [−\d.]+\.", shown["size"])
     of_ball = first.locator("image").get_attribute("href")
     page.locator("#panels .panel").last.get_by_label("the blue box").click()
     visitor.settled()
     assert page.locator(".surface image").first.get_attribute("href") != of_ball
 
 
-def test_content_independent_surfaces_are_the_same_for_all(visit):
+def test_content_independent_surfaces_do_not_depend_on_the_region(visit):
     visitor = visit("geometry")
     page = visitor.page
     page.locator("select[name=geometry-model]").select_option(label="G-SAN, content-independent")
@@ -111,16 +111,16 @@ def test_geometry_of_a_photograph(visit):
     assert page.locator(".surface image").first.get_attribute("href") != surface
 
 
-def test_signed_surfaces_go_both_ways(visit):
+def test_signed_surfaces_have_negative_offsets(visit):
     visitor = visit("geometry")
     page = visitor.page
     page.locator("select[name=geometry-model]").select_option(label="NG-SAN, signed")
     visitor.until("document.getElementById('surfaces-note').textContent.includes('sides count')")
     page.locator(".surface").first.focus()
     page.keyboard.press("ArrowUp")
-    told = visitor.text("#surfaces-readout")
-    # The tenth of 31 values from -3 to 3, and up means a smaller y.
-    assert told.startswith("Δx = −1.0, Δy = −1.2, ")
+    shown = visitor.text("#surfaces-readout")
+    # The tenth of 31 values from -3 to 3; up means a smaller y.
+    assert shown.startswith("Δx = −1.0, Δy = −1.2, ")
     page.locator(".surface").nth(3).focus()
     page.keyboard.press("ArrowUp")
     assert visitor.text("#surfaces-readout").startswith("Δw = 1.0, Δh = 1.1, ")

@@ -1,4 +1,4 @@
-"""The page as a whole: keys alone, a phone, the dark, and what it may load."""
+"""The whole page: keyboard control, phones, dark mode, accessibility, and the content policy."""
 
 import pytest
 
@@ -8,7 +8,7 @@ VIEWS = ("photo", "scene", "geometry")
 PHONE = {"width": 360, "height": 740, "has_touch": True, "is_mobile": True}
 
 
-def test_the_policy_is_strict_and_nothing_is_inline(visit):
+def test_policy_is_strict_and_nothing_is_inline(visit):
     visitor = visit()
     policy = visitor.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -20,7 +20,7 @@ def test_the_policy_is_strict_and_nothing_is_inline(visit):
         )
         == []
     )
-    # The policy is in force: a script from elsewhere does not run.
+    # The policy is enforced: an injected script does not run.
     visitor.expected = ("policy:", "Content Security Policy")
     visitor.page.evaluate(
         """() => {
@@ -44,24 +44,24 @@ def press(visitor, *keys):
         visitor.page.keyboard.press(key)
 
 
-def tab_to(visitor, wanted, most=40):
-    """Presses Tab until the focus is on what is wanted; the focus must always be seen."""
-    for _ in range(most):
+def tab_to(visitor, wanted, max_presses=40):
+    """Presses Tab until `wanted` accepts the focused element."""
+    for _ in range(max_presses):
         press(visitor, "Tab")
         now = visitor.focused()
         if wanted(now):
             return now
-    raise AssertionError("the focus does not come to it")
+    raise AssertionError("the element was not focused")
 
 
-def test_photo_with_keys_alone(visit):
+def test_photo_view_by_keyboard(visit):
     visitor = visit()
     tab_to(visitor, lambda now: now == "tab-photo")
     tab_to(visitor, lambda now: now == "Street")
-    said = visitor.caption()
+    before = visitor.caption()
     press(visitor, "ArrowRight")
     assert visitor.focused() == "Coffee"
-    assert visitor.new_caption(lambda: press(visitor, "Enter")) != said
+    assert visitor.new_caption(lambda: press(visitor, "Enter")) != before
     first = visitor.caption().split()[0]
     tab_to(visitor, lambda now: now == first)
     press(visitor, "ArrowRight", "ArrowRight")
@@ -71,7 +71,7 @@ def test_photo_with_keys_alone(visit):
     assert visitor.text("#word-status").startswith("Point at a word")
 
 
-def test_scene_with_keys_alone(visit):
+def test_scene_view_by_keyboard(visit):
     visitor = visit("scene")
     tab_to(visitor, lambda now: now.startswith("red ball"))
     before = visitor.focused()
@@ -82,12 +82,12 @@ def test_scene_with_keys_alone(visit):
     assert visitor.focused() != after
     press(visitor, "Control+z", "Control+z")
     assert visitor.focused() == before
-    said = visitor.said()
+    caption = visitor.scene_caption()
     for _ in range(14):
         press(visitor, "Shift+ArrowLeft", "Shift+ArrowDown")
-        if visitor.said() != said:
+        if visitor.scene_caption() != caption:
             break
-    assert visitor.said() != said
+    assert visitor.scene_caption() != caption
     visitor.until("document.getElementById('scene-spoken').textContent.startsWith('NG-SAN: ')")
     press(visitor, "Delete")
     assert visitor.page.locator(".object").count() == 1
@@ -97,7 +97,7 @@ def test_scene_with_keys_alone(visit):
     assert "triangle" in visitor.focused()
 
 
-def test_views_and_geometry_with_keys_alone(visit):
+def test_tabs_and_geometry_view_by_keyboard(visit):
     visitor = visit()
     tab_to(visitor, lambda now: now == "tab-photo")
     press(visitor, "ArrowRight", "ArrowRight")
@@ -114,17 +114,17 @@ def test_views_and_geometry_with_keys_alone(visit):
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])
-def test_no_sideways_scrolling(visit, view, width):
+def test_no_horizontal_scrolling(visit, view, width):
     visitor = visit(view, width=width, height=740)
-    assert visitor.sideways() == 0
+    assert visitor.horizontal_overflow() == 0
 
 
-def test_a_finger_on_a_phone(visit):
+def test_dragging_by_touch_on_a_phone(visit):
     visitor = visit("scene", **PHONE)
     page = visitor.page
-    assert visitor.sideways() == 0
+    assert visitor.horizontal_overflow() == 0
     sentence, board = (page.locator(at).bounding_box() for at in ("#scene-sentence", "#board svg"))
-    # What is said is seen during a drag.
+    # The caption is visible during a drag.
     assert sentence["y"] + sentence["height"] <= board["y"]
     ball = page.locator(".object[aria-label^='red ball']")
     ball.scroll_into_view_if_needed()
@@ -157,11 +157,11 @@ CONTRAST = """() => {
         }
         return "rgb(255, 255, 255)";
     };
-    const LEFT_OUT = "svg, :disabled, :has(> :disabled), .hidden, .skip";
+    const SKIPPED = "svg, :disabled, :has(> :disabled), .hidden, .skip";
     const poor = [];
     for (const element of document.querySelectorAll("body *")) {
         const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-        if (!own || !element.checkVisibility() || element.closest(LEFT_OUT)) continue;
+        if (!own || !element.checkVisibility() || element.closest(SKIPPED)) continue;
         const style = getComputedStyle(element);
         const [a, b] = [light(style.color), light(ground(element))].sort((x, y) => y - x);
         const ratio = (a + 0.05) / (b + 0.05);
@@ -173,13 +173,13 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast(visit, view, scheme):
+def test_text_has_enough_contrast(visit, view, scheme):
     visitor = visit(view, color_scheme=scheme, reduced_motion="reduce")
     visitor.settled()
     assert visitor.page.evaluate(CONTRAST) == []
 
 
-def test_colours_can_be_chosen(visit):
+def test_colour_scheme_can_be_chosen(visit):
     visitor = visit(color_scheme="light")
 
     def ground():
@@ -197,7 +197,7 @@ def test_colours_can_be_chosen(visit):
     assert ground() == system  # nothing was stored
 
 
-def test_everything_has_a_name(visit):
+def test_controls_have_accessible_names(visit):
     visitor = visit("scene")
     for view in VIEWS:
         visitor.go(view)
@@ -211,7 +211,7 @@ def test_everything_has_a_name(visit):
         assert nameless == []
 
 
-def test_what_a_screen_reader_is_told(visit):
+def test_screen_reader_labels(visit):
     visitor = visit()
     page = visitor.page
     for name in ("Beam", "Captions", "Favour length", "Fewest words", "Most words"):
@@ -229,7 +229,7 @@ def test_what_a_screen_reader_is_told(visit):
     assert page.get_by_role("img", name="Position at Δw = Δh = 0.5: the bias goes").count() == 1
 
 
-def test_a_server_that_is_gone_is_told(visit):
+def test_unreachable_server_is_reported(visit):
     visitor = visit("scene")
     visitor.expected = ("Failed to load resource", "net::ERR")
     visitor.page.route("**/v1/scene", lambda route: route.abort())

@@ -1,4 +1,4 @@
-"""Photographs in a browser: dropped, pasted, chosen; words, options and downloads."""
+"""The photo view in a browser: drop, paste and choose files; words, options and downloads."""
 
 import base64
 import io
@@ -27,25 +27,25 @@ def drop(visitor, content, name="mine.jpg", kind="image/jpeg"):
         visitor.page.dispatch_event("body", event, {"dataTransfer": moved})
 
 
-def test_an_example_is_captioned_at_once_and_others_by_a_click(visit, captioner):
+def test_examples_are_captioned(visit, captioner):
     visitor = visit()
     assert visitor.caption() == captioner.caption(EXAMPLES[0].path)
-    said = visitor.new_caption(lambda: visitor.page.get_by_label("Gull", exact=True).click())
-    assert said == captioner.caption(PATHS["gull.jpg"])
+    found = visitor.new_caption(lambda: visitor.page.get_by_label("Gull", exact=True).click())
+    assert found == captioner.caption(PATHS["gull.jpg"])
     assert EXAMPLES[5].credit in visitor.text("#photo-credit")
 
 
-def test_drop(visit, captioner):
+def test_drop_a_file(visit, captioner):
     visitor = visit("scene")
     content = PATHS["coffee.jpg"].read_bytes()
-    said = visitor.new_caption(lambda: drop(visitor, content))
-    assert said == captioner.caption(content)
+    found = visitor.new_caption(lambda: drop(visitor, content))
+    assert found == captioner.caption(content)
     assert visitor.page.locator("#view-photo").is_visible()
     assert visitor.text("#photo-credit") == "mine.jpg"
     assert visitor.page.locator("#dropping").is_hidden()
 
 
-def test_paste(visit, captioner):
+def test_paste_an_image(visit, captioner):
     visitor = visit(permissions=["clipboard-read", "clipboard-write"])
     image = io.BytesIO()
     Image.open(PATHS["cat.jpg"]).save(image, "PNG")
@@ -57,20 +57,20 @@ def test_paste(visit, captioner):
         }""",
         base64.b64encode(image.getvalue()).decode(),
     )
-    said = visitor.new_caption(lambda: visitor.page.keyboard.press("Control+V"))
-    assert said == captioner.caption(image.getvalue())
+    found = visitor.new_caption(lambda: visitor.page.keyboard.press("Control+V"))
+    assert found == captioner.caption(image.getvalue())
 
 
-def test_choose_several(visit, captioner):
+def test_choose_several_files(visit, captioner):
     visitor = visit()
     before = visitor.page.locator(".thumb").count()
     chosen = [PATHS["pier.jpg"], PATHS["moose.jpg"]]
-    said = visitor.new_caption(lambda: visitor.page.set_input_files("#files", chosen))
-    assert said == captioner.caption(chosen[0])
+    found = visitor.new_caption(lambda: visitor.page.set_input_files("#files", chosen))
+    assert found == captioner.caption(chosen[0])
     assert visitor.page.locator(".thumb").count() == before + 2
 
 
-def test_words_show_where_they_looked(visit):
+def test_words_show_their_attention(visit):
     visitor = visit()
     page = visitor.page
     words = page.locator("#sentence .word")
@@ -121,11 +121,11 @@ def test_options(visit, captioner):
     assert {drawn, again}
     page.locator("summary", has_text="More").click()
 
-    def begin():
+    def set_prefix():
         page.get_by_label("Begins with").fill("a photo of")
         page.keyboard.press("Tab")
 
-    assert visitor.new_caption(begin).startswith("a photo of")
+    assert visitor.new_caption(set_prefix).startswith("a photo of")
     assert PHOTO_DECODING.max_length == int(page.locator("#option-max_length").get_attribute("max"))
 
 
@@ -134,10 +134,10 @@ def test_downloads(visit):
     page = visitor.page
     with page.expect_download() as waiting:
         page.locator("#save-json").click()
-    told = json.loads(waiting.value.path().read_text(encoding="utf-8"))
-    assert told["caption"] == visitor.caption()
-    assert told["image"] == EXAMPLES[0].file
-    assert len(told["attention"]) == len(told["words"])
+    saved = json.loads(waiting.value.path().read_text(encoding="utf-8"))
+    assert saved["caption"] == visitor.caption()
+    assert saved["image"] == EXAMPLES[0].file
+    assert len(saved["attention"]) == len(saved["words"])
     pictures = []
     for word in (None, 1):
         if word is not None:
@@ -146,11 +146,11 @@ def test_downloads(visit):
             page.locator("#save-picture").click()
         assert waiting.value.suggested_filename == "street-caption.png"
         pictures.append(Image.open(waiting.value.path()).convert("L"))
-    plain, veiled = (sum(each.histogram()[:60]) for each in pictures)
-    assert veiled > plain  # the veil darkens what is not looked at
+    plain, overlaid = (sum(each.histogram()[:60]) for each in pictures)
+    assert overlaid > plain  # the overlay darkens cells with little attention
 
 
-def test_what_is_no_picture_is_told(visit):
+def test_invalid_files_are_reported(visit):
     visitor = visit()
     drop(visitor, b"hello", "notes.txt", "text/plain")
     assert "notes.txt: not an image" in visitor.text("#photo-error")
@@ -161,7 +161,7 @@ def test_what_is_no_picture_is_told(visit):
     assert visitor.text("#photo-error")
 
 
-def test_a_busy_server_is_asked_again(visit):
+def test_busy_server_is_retried(visit):
     visitor = visit()
     visitor.expected = ("429",)
     answers = iter([429, 429])
@@ -182,7 +182,7 @@ def test_a_busy_server_is_asked_again(visit):
     assert visitor.page.locator("#photo-error").is_hidden()
 
 
-def test_a_token_is_asked_for_and_sent(visit):
+def test_token_is_requested_and_sent(visit):
     visitor = visit()
     visitor.expected = ("401",)
     tokens = []
@@ -203,7 +203,7 @@ def test_a_token_is_asked_for_and_sent(visit):
     assert tokens == [None, "Bearer secret"]
 
 
-def test_a_wrong_token_is_said_to_be_wrong_whatever_its_letters(visit):
+def test_wrong_token_is_reported(visit):
     visitor = visit()
     visitor.expected = ("401",)
     page = visitor.page
@@ -229,7 +229,7 @@ def test_a_wrong_token_is_said_to_be_wrong_whatever_its_letters(visit):
     visitor.until("document.getElementById('spoken').textContent !== ''")
 
 
-def test_who_comes_back_when_the_server_does_finds_the_examples(visit):
+def test_examples_load_after_the_server_returns(visit):
     visitor = visit("scene")
     visitor.expected = ("ERR_FAILED",)
     page = visitor.page
@@ -244,7 +244,7 @@ def test_who_comes_back_when_the_server_does_finds_the_examples(visit):
     assert page.locator("#photo-error").is_hidden()
 
 
-def test_a_long_name_leaves_room(visit):
+def test_long_file_name_is_shortened(visit):
     visitor = visit()
     name = "long " * 50 + "end.png"
     content = PATHS["cat.jpg"].read_bytes()

@@ -1,8 +1,8 @@
-"""The documents' pictures of the studio. STUDIO_IMAGES=docs/images keeps them."""
+"""Takes the documentation's pictures of the studio. STUDIO_IMAGES=docs/images keeps them."""
 
 import pytest
 
-from tests.browser.visitor import MOST_BYTES
+from tests.browser.visitor import MAX_BYTES
 
 pytestmark = pytest.mark.browser
 
@@ -11,14 +11,14 @@ pytestmark = pytest.mark.browser
 def keep(pictures):
     made = []
 
-    def take(visitor, name):
+    def save(visitor, name):
         path = pictures / f"studio-{name}.png"
         visitor.picture(path)
         made.append(path)
 
-    yield take
+    yield save
     for path in made:
-        assert 10_000 < path.stat().st_size <= MOST_BYTES
+        assert 10_000 < path.stat().st_size <= MAX_BYTES
 
 
 def test_photo(visit, keep):
@@ -39,7 +39,7 @@ def test_scene(visit, keep):
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 0.62 * (goal_x - x), y + 0.62 * (goal_y - y), steps=8)
-    visitor.said()
+    visitor.scene_caption()
     page.wait_for_timeout(800)
     keep(visitor, "scene")
     page.mouse.up()

@@ -1,4 +1,4 @@
-"""Scenes in a browser: shapes are moved, and what is said of them follows."""
+"""The scene view in a browser: moving shapes changes the captions."""
 
 import io
 
@@ -21,10 +21,10 @@ def card(visitor, name):
     )
 
 
-def test_dragging_changes_the_relation_and_only_geometry_notices(visit):
+def test_dragging_changes_captions_of_models_with_geometry_only(visit):
     visitor = visit("scene")
     page = visitor.page
-    before = relation_of(visitor.said())
+    before = relation_of(visitor.scene_caption())
     x, y = visitor.centre(page.locator(BALL))
     goal_x, goal_y = visitor.centre(page.locator(BOX))
     page.mouse.move(x, y)
@@ -33,51 +33,51 @@ def test_dragging_changes_the_relation_and_only_geometry_notices(visit):
     for step in range(1, 16):
         share = step / 16
         page.mouse.move(x + share * (goal_x - x), y + share * (goal_y - y), steps=2)
-        seen.append(relation_of(visitor.said()))
+        seen.append(relation_of(visitor.scene_caption()))
         if seen[-1] != before:
             break
     page.mouse.up()
     assert seen[-1] is not None
-    assert seen[-1] != before, f"it said {seen} all the way"
+    assert seen[-1] != before, f"relations during the drag: {seen}"
     assert "noticed the move: changed" in card(visitor, "NG-SAN").first.inner_text()
     for place, blind in enumerate(("SAN", "N-SAN")):
         text = page.locator("#compare button").nth(place).inner_text()
         assert text.startswith(blind)
         assert "has not noticed the move" in text
     page.keyboard.press("Control+Z")
-    assert relation_of(visitor.said()) == before
+    assert relation_of(visitor.scene_caption()) == before
 
 
-def test_a_drag_never_makes_a_queue(visit):
+def test_drag_never_queues_requests(visit):
     visitor = visit("scene")
     page = visitor.page
-    under_way, most, asked = set(), [0], [0]
+    open_requests, max_open, sent = set(), [0], [0]
 
-    def begin(request):
+    def on_request(request):
         if request.url.endswith("/v1/scene"):
-            under_way.add(request)
-            most[0] = max(most[0], len(under_way))
-            asked[0] += 1
+            open_requests.add(request)
+            max_open[0] = max(max_open[0], len(open_requests))
+            sent[0] += 1
 
-    page.on("request", begin)
-    page.on("requestfinished", lambda request: under_way.discard(request))
-    page.on("requestfailed", lambda request: under_way.discard(request))
+    page.on("request", on_request)
+    page.on("requestfinished", lambda request: open_requests.discard(request))
+    page.on("requestfailed", lambda request: open_requests.discard(request))
     x, y = visitor.centre(page.locator(BALL))
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x - 200, y + 100, steps=100)
     page.mouse.up()
-    visitor.said()
-    assert asked[0] > 3
-    # One for the chosen model and one of those that are compared.
-    assert most[0] <= 2
+    visitor.scene_caption()
+    assert sent[0] > 3
+    # One for the chosen model and one for the compared models.
+    assert max_open[0] <= 2
 
 
-def test_shapes_are_those_of_the_renderer(visit):
+def test_shapes_equal_the_renderer(visit):
     visitor = visit("scene")
     page = visitor.page
     page.get_by_role("button", name="Three").click()
-    visitor.said()
+    visitor.scene_caption()
     page.evaluate("document.activeElement.blur()")
     size = 512
     page.set_viewport_size({"width": 1600, "height": 1200})
@@ -94,7 +94,7 @@ def test_shapes_are_those_of_the_renderer(visit):
     )
     drawn = render(Scene(things), size)
     difference = ImageChops.difference(shown.resize((size, size)), drawn).convert("L")
-    # Only edges, where pixels are mixed differently, may differ.
+    # Only anti-aliased edges may differ.
     assert sum(difference.histogram()[48:]) < 0.004 * size * size
 
 
@@ -116,7 +116,7 @@ def test_add_recolour_resize_delete_undo(visit):
     page.mouse.move(x + 50, y + 40, steps=4)
     page.mouse.up()
     assert star.get_attribute("aria-label") != label
-    claim = read_claim(visitor.said())
+    claim = read_claim(visitor.scene_caption())
     assert claim is not None
     page.get_by_label("Delete the chosen shape").click()
     assert things.count() == 2
@@ -136,14 +136,14 @@ def test_models_and_signed_geometry(visit):
     assert sign.is_disabled()
     page.locator("#scene-models").get_by_label("NG-SAN").check(force=True)
     sign.check(force=True)
-    visitor.said()
+    visitor.scene_caption()
     assert "NG-SAN, signed" in visitor.text("#scene-verdict")
     pressed = page.locator("#compare [aria-pressed=true]")
     assert "NG-SAN, signed" in pressed.inner_text()
-    # A mirrored scene is the same for Eq. 8.
+    # Eq. 8 does not distinguish a mirrored scene.
     unsigned = {}
     for moment in ("before", "after"):
-        visitor.said()
+        visitor.scene_caption()
         unsigned[moment] = [
             card.locator(".said").inner_text()
             for card in page.locator("#compare button").all()
@@ -154,7 +154,7 @@ def test_models_and_signed_geometry(visit):
     assert unsigned["before"] == unsigned["after"]
 
 
-def test_words_fade_what_they_do_not_look_at(visit):
+def test_words_fade_objects_with_little_attention(visit):
     visitor = visit("scene")
     page = visitor.page
     page.locator("#scene-sentence .word").nth(1).hover()
@@ -166,11 +166,11 @@ def test_words_fade_what_they_do_not_look_at(visit):
     assert faded == ["", ""]
 
 
-def test_a_server_that_was_gone_leaves_no_stale_words(visit):
+def test_stale_captions_are_removed_when_the_server_is_unreachable(visit):
     visitor = visit("scene")
     visitor.expected = ("ERR_FAILED",)
     page = visitor.page
-    visitor.said()
+    visitor.scene_caption()
     before = page.locator("#compare .said").all_inner_texts()
     page.route("**/v1/scene", lambda route: route.abort())
     page.locator(BALL).focus()
@@ -186,22 +186,22 @@ def test_a_server_that_was_gone_leaves_no_stale_words(visit):
     assert page.locator("#compare .said").all_inner_texts() == before
 
 
-def test_only_a_move_can_be_noticed(visit):
-    """A model without geometry sees that there is something new, which is no move."""
+def test_only_moves_are_reported_as_noticed(visit):
+    """A model without geometry notices a new object, but that is not a move."""
     visitor = visit("scene")
     page = visitor.page
     page.get_by_role("button", name="Inside").click()
-    visitor.said()
+    visitor.scene_caption()
     page.get_by_role("button", name="Add a star").click()
-    visitor.said()
+    visitor.scene_caption()
     assert "notice" not in visitor.text("#compare").lower()
     page.get_by_role("button", name="Mirror the scene left to right").click()
-    visitor.said()
+    visitor.scene_caption()
     assert "has not noticed the move" in page.locator("#compare button").first.inner_text()
 
 
-def test_another_mouse_button_resizes_nothing(visit):
-    """Of a press that opens a menu, a browser tells no end."""
+def test_other_mouse_buttons_do_not_resize(visit):
+    """Browsers send no pointerup for a press that opens a context menu."""
     visitor = visit("scene")
     page = visitor.page
     page.locator(BALL).click()

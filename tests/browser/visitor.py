@@ -1,4 +1,4 @@
-"""A visitor of the page: what they see, what they do, and what went wrong in their browser."""
+"""A visitor of the page: actions, visible text, and problems reported by the browser."""
 
 import base64
 import io
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 SECONDS = 8
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 RELATIONS = (
     "near",
     "far from",
@@ -52,7 +52,7 @@ class Visitor:
         if address.scheme in ("data", "blob"):
             return
         if f"{address.scheme}://{address.netloc}" != self.studio:
-            self.problems.append(f"asks another host: {request.url}")
+            self.problems.append(f"request to another host: {request.url}")
 
     def leave(self):
         self.context.close()
@@ -70,14 +70,14 @@ class Visitor:
         self.until(ready[view])
 
     def until(self, expression):
-        """Waits until something is true. The policy forbids Playwright's own way, which is eval."""
+        """Waits until an expression is true; the content policy forbids Playwright's own wait."""
         end = time.monotonic() + SECONDS
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"never came true: {expression}"
             self.page.wait_for_timeout(20)
 
     def settled(self):
-        """Waits until nothing is under way."""
+        """Waits until no request is running."""
         self.until("!document.querySelector('[aria-busy=true]')")
 
     def text(self, selector):
@@ -93,30 +93,30 @@ class Visitor:
         return self.text("#sentence")
 
     def new_caption(self, act):
-        """What is said after an act that brings a new caption."""
+        """The caption after an action that triggers a new one."""
         self.page.evaluate("document.getElementById('spoken').textContent = ''")
         act()
         self.until("document.getElementById('spoken').textContent !== ''")
         self.until("document.getElementById('photo-busy').hidden")
         return self.caption()
 
-    def said(self):
-        """What is said of the scene, once the answer to its last change is there."""
+    def scene_caption(self):
+        """The caption of the scene, after the answer to the last change."""
         self.settled()
         return self.text("#scene-sentence")
 
-    def sideways(self):
-        """By how many pixels the page is wider than the window."""
+    def horizontal_overflow(self):
+        """The number of pixels by which the page is wider than the window."""
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
 
     def picture(self, path):
-        """Takes a picture of the window; one with many colours, as of a photograph, in fewer."""
+        """Saves a screenshot; large ones are reduced to 256 colours."""
         content = self.page.screenshot()
         image = Image.open(io.BytesIO(content)).convert("RGB")
         image.save(path, optimize=True)
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             image.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
 
     def centre(self, locator):
@@ -131,7 +131,7 @@ def relation_of(caption):
 
 
 def transfer(page, content, name, kind):
-    """A `DataTransfer` with a file, as a drop or a paste brings it."""
+    """A `DataTransfer` with a file, as for a drop or paste."""
     return page.evaluate_handle(
         """([coded, name, type]) => {
             const bytes = Uint8Array.from(atob(coded), (sign) => sign.charCodeAt(0));

@@ -1,4 +1,4 @@
-"""The model that comes with the package, as users meet it."""
+"""The shipped photo captioner."""
 
 import os
 import subprocess
@@ -23,8 +23,8 @@ def captioner():
     return ngsan.load()
 
 
-def test_a_caption_leaves_nothing_in_the_users_folder(tmp_path):
-    """Nor do the libraries that are used keep counts there, to be sent to somebody."""
+def test_captioning_writes_nothing_to_the_home_folder(tmp_path):
+    """Neither do the libraries in use, for example for telemetry."""
     home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "OMP_NUM_THREADS": "1"}
     dropped = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "CI", "GITHUB_ACTIONS")
     outside = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -33,13 +33,13 @@ def test_a_caption_leaves_nothing_in_the_users_folder(tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_it_is_small():
+def test_model_is_small():
     sizes = {path.name: path.stat().st_size for path in PHOTO_MODEL.iterdir()}
     assert sum(sizes.values()) <= 40_000_000, sizes
 
 
-def test_it_sees_what_is_there(captioner):
-    """What people see at first glance; captions of photographs that were not chosen by a model."""
+def test_captions_name_the_main_objects(captioner):
+    """Main objects named by a human; the photographs were not selected by a model."""
     there = {
         "cat.jpg": {"cat"},
         "coffee.jpg": {"coffee", "cup"},
@@ -50,12 +50,12 @@ def test_it_sees_what_is_there(captioner):
         "street.jpg": {"cat"},
     }
     found = captioner.caption([example.path for example in EXAMPLES])
-    said = {example.file: caption for example, caption in zip(EXAMPLES, found, strict=True)}
+    captions = {example.file: caption for example, caption in zip(EXAMPLES, found, strict=True)}
     for file, words in there.items():
-        assert words <= set(said[file].words), (file, said[file])
+        assert words <= set(captions[file].words), (file, captions[file])
 
 
-def test_captions_are_whole(captioner):
+def test_captions_have_no_bad_endings_or_repeats(captioner):
     for caption in captioner.caption([example.path for example in EXAMPLES]):
         assert caption.words[-1] not in BAD_ENDINGS
         threes = list(zip(caption.words, caption.words[1:], caption.words[2:], strict=False))
@@ -63,7 +63,7 @@ def test_captions_are_whole(captioner):
         assert caption.score <= 0
 
 
-def test_paths_pictures_and_arrays_are_the_same(captioner):
+def test_paths_images_and_arrays_give_equal_captions(captioner):
     path = EXAMPLES[1].path
     picture = Image.open(path)
     texts = {str(captioner.caption(image)) for image in (path, str(path), picture)}
@@ -71,8 +71,8 @@ def test_paths_pictures_and_arrays_are_the_same(captioner):
     assert len(texts) == 1
 
 
-def test_torch_says_the_same(captioner):
-    """PyTorch has the same weights; its activations are not rounded, so a few words may differ."""
+def test_torch_gives_nearly_the_same_captions(captioner):
+    """PyTorch uses the same weights without quantized activations, so a few captions may differ."""
     paths = [example.path for example in EXAMPLES]
     on_torch = ngsan.load(device="cpu")
     same = 0
@@ -81,7 +81,7 @@ def test_torch_says_the_same(captioner):
     assert same >= len(paths) - 4
 
 
-def test_the_command_needs_no_torch_and_little_memory():
+def test_command_needs_no_torch_and_little_memory():
     code = (
         "import re, sys; from pathlib import Path; from ngsan.__main__ import main; "
         "status = main(['caption', *sys.argv[1:]]); "
@@ -98,7 +98,7 @@ def test_the_command_needs_no_torch_and_little_memory():
     assert int(kilobytes) * 1024 < 1e9
 
 
-def test_the_card_tells_what_the_metrics_say():
+def test_model_card_agrees_with_the_metrics():
     card = (PHOTO_MODEL / "README.md").read_text(encoding="utf-8")
     metrics = read_metrics(PHOTO_MODEL)
     assert int(10 * metrics["CIDEr"]) / 10 > 115
