@@ -1,5 +1,8 @@
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 # Two OpenMP threads on tiny tensors are up to eight times slower than one; child processes
 # inherit the setting.
@@ -21,6 +24,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def closed_folder():
+    """A folder that this process cannot read, even if it is root's."""
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o777)
+        folder = Path(above) / "closed"
+        folder.mkdir(mode=0o000)
+        user = os.geteuid()
+        if not user:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(user)
+            folder.chmod(0o700)
+            shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 import dataclasses
+import time
 from typing import get_args, get_type_hints
 
 import pytest
@@ -15,6 +16,7 @@ from ngsan.config import (
     AnsweringConfig,
     CaptionerConfig,
     CrossEntropyConfig,
+    DecodingConfig,
     ScheduleConfig,
     TrainConfig,
     TranslationConfig,
@@ -28,6 +30,7 @@ from ngsan.config import (
     recipe_names,
     to_yaml,
 )
+from ngsan.config.yaml_text import load_yaml
 
 PAPER = {
     **{name: TrainConfig(model=CaptionerConfig.for_model(name)) for name in MODELS},
@@ -220,3 +223,62 @@ def test_translation_defaults_equal_fairseq():
     assert (model.dropout, phase.label_smoothing) == (0.1, 0.1)
     assert (decoding.beam, decoding.length_penalty) == (4, 0.6)
     assert phase.schedule == ScheduleConfig(shape="inverse-sqrt", peak_lr=7e-4, warmup_epochs=0.75)
+
+
+LAUGHS = "a0: &a0 [ha]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+)
+HOSTILE = {
+    "aliases": (LAUGHS, "aliases such as"),
+    "aliases of a mapping": ("a: &x {b: 1}\nc:\n  <<: *x\n", "aliases|plain word"),
+    "keys that occur twice": ("seed: 1\nseed: 2\n", "'seed' occurs twice, in line 2"),
+    "inner keys that occur twice": ("model: {dim: 64, dim: 32}\n", "'dim' occurs twice"),
+    "deep lists": ("a: " + "[" * 100_000, "nested deeper|more than"),
+    "deep mappings": ("{a: " * 5000, "nested deeper"),
+    "keys of lists": ("? [1, 2]\n: 3\n", "unhashable|plain word"),
+    "numbers without end": ("seed: " + "9" * 5000, "more than 400 digits"),
+    "minutes of minutes": ("seed: 1" + ":1" * 50_000, "more than 400 digits|seed"),
+    "much text": ("a: " + "b" * 1_000_000, "characters of YAML"),
+    "objects": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_yaml_is_refused_at_once(name, tmp_path):
+    text, message = HOSTILE[name]
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    started = time.process_time()
+    with pytest.raises(ValueError, match=message) as raised:
+        read_yaml(TrainConfig, path)
+    assert time.process_time() - started < 0.1
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
+def test_yaml_means_what_it_means_to_other_readers():
+    for name in recipe_names():
+        text = find_recipe(name).read_text()
+        assert load_yaml(text) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"dim": 10**12, "heads": 1}, "dim"),
+        ({"layers": 10**9}, "layers"),
+        ({"vocab_size": 10**15}, "vocab_size"),
+        ({"image_size": 32 * 10**9}, "image_size"),
+        ({"hidden_dim": 10**30}, "hidden_dim"),
+    ],
+)
+def test_absurd_sizes_are_errors(keys, message):
+    with pytest.raises(ValueError, match=f"{message}: .* must be at most"):
+        from_dict(CaptionerConfig, keys)
+
+
+def test_seeds_beyond_64_bits_are_errors():
+    for config in (DecodingConfig, TrainConfig):
+        from_dict(config, {"seed": 2**63 - 1})
+        with pytest.raises(ValueError, match="seed: .* 64 bits"):
+            from_dict(config, {"seed": 2**63})

@@ -6,6 +6,13 @@ SMALL_MODEL = 3_000_000
 """Parameters below which a second thread costs more time than it saves."""
 
 
+def check_threads(threads: int) -> None:
+    """Raises a `ValueError` unless a process may sensibly have this number of threads."""
+    most = max(64, 4 * (os.cpu_count() or 1))
+    if not 1 <= threads <= most:
+        raise ValueError(f"threads: {threads} is not from 1 to {most}")
+
+
 def limit_torch_threads(parameters: int) -> None:
     """Makes torch compute on one thread if the model is small; OMP_NUM_THREADS takes precedence.
 

@@ -169,6 +169,15 @@ def test_disconnected_clients_leave_the_queue():
         assert found["ngsan_photographs_total"] <= 2
 
 
+def test_a_client_that_ended_its_own_side_gets_its_answer(impatient):
+    with closing(connect(impatient)) as connection:
+        connection.sendall(request_of(file_of()))
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert PLAIN.encode() in answer
+
+
 @pytest.mark.slow
 def test_fifty_clients_at_once(impatient):
     def one(number):

@@ -547,3 +547,18 @@ class TestProcesses:
         for worker in workers:
             worker.join()
         assert found == [expected, expected]
+
+
+def test_a_changed_byte_of_the_index_is_an_error_of_one_line(tmp_path):
+    write_store(tmp_path)
+    path = tmp_path / "features" / "index.safetensors"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="index.safetensors") as raised:
+            "1" in FeatureStore(tmp_path)  # noqa: B015 - it reads the index
+        assert "\n" not in str(raised.value)
+    path.write_bytes(content)
+    assert len(list(FeatureStore(tmp_path).ids())) == 10

@@ -1,5 +1,6 @@
 """Packed models against PyTorch, and against every kind of damage."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from ngsan.predict.manifest import (
     VOCABULARY,
     WEIGHTS,
     Manifest,
+    read_weights,
 )
 from ngsan.text.vocabulary import Vocabulary
 from tests.export.helpers import PHOTO, REGIONS, make_model, pixels, random_images
@@ -311,3 +313,23 @@ def test_pack_replacement_is_atomic(packed, regions, copy, capsys, monkeypatch):
     assert names == {path.name for path in regions[1].iterdir()}
     for name in (WEIGHTS, ENCODER, MANIFEST):
         assert (copy / name).read_bytes() == (regions[1] / name).read_bytes()
+
+
+def test_tensors_that_share_bytes_are_refused_even_if_sealed_again():
+    def packed_file(places):
+        about = {
+            f"tensor{number}": {"dtype": "F32", "shape": [2], "data_offsets": list(place)}
+            for number, place in enumerate(places)
+        }
+        header = json.dumps(about).encode()
+        return len(header).to_bytes(8, "little") + header + bytes(16)
+
+    assert len(read_weights(packed_file([(0, 8), (8, 16)]))) == 2
+    for places in ([(0, 8), (4, 12)], [(0, 8), (0, 8)], [(8, 16)], [(0, 8)], [(0, 8), (8, 24)]):
+        with pytest.raises(ValueError, match="damaged or not packed weights"):
+            read_weights(packed_file(places))
+
+
+def test_thousands_of_threads_are_refused(packed):
+    with pytest.raises(ValueError, match="threads: 5000 is not from 1 to"):
+        OnnxBackend(packed[1], threads=5000)

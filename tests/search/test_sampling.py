@@ -293,3 +293,11 @@ def test_random_bits_equal_splitmix64_in_python_integers(backend):
 def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         Sampling(TableModel(), **settings)
+
+
+@pytest.mark.parametrize("top_p", [1e-300, 1e-46, 1e-12])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_smallest_top_p_leaves_the_most_probable_word(top_p, kind):
+    model = PositionModel(LOGITS.astype(kind), images=200)
+    written = Sampling(model, samples=4, max_length=1, top_p=top_p).run()
+    assert set(np.asarray(written.words).ravel().tolist()) == {6}

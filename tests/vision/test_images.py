@@ -602,3 +602,30 @@ def test_pixel_limit_is_halved_for_webp():
     assert open_image(content, max_pixels=12_000).size == (100, 60)
     with pytest.raises(ImageError, match="exceeds the limit of 5,999 pixels"):
         open_image(content, max_pixels=11_999)
+
+
+def test_a_folder_that_cannot_be_read_is_yielded_and_reported(closed_folder):
+    above = closed_folder.parent
+    quarters().save(above / "a.png")
+    found = list(find_images([above]))
+    assert found == [above / "a.png", closed_folder]
+    open_image(found[0])
+    with pytest.raises(ImageError, match="closed: cannot read the folder: Permission denied"):
+        open_image(found[1])
+
+
+def test_folders_of_any_depth_and_names_of_any_length(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1200):
+        Path("d").mkdir()
+        os.chdir("d")
+    quarters().save("a.png")
+    os.chdir(tmp_path)
+    (found,) = find_images(["."])
+    assert open_image(found).size == (64, 48)
+    subprocess.run(["rm", "-rf", "d"], check=True)
+    too_long = "n" * 5000
+    assert list(find_images([too_long, "a\0b", ""])) == [Path(too_long), Path("a\0b"), Path()]
+    for path in (too_long, "a\0b"):
+        with pytest.raises(ImageError, match="cannot open the file"):
+            open_image(path)

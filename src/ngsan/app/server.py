@@ -30,6 +30,10 @@ _FLUSH_SECONDS = 2.0
 """Time to send what is written after requests have finished or were cancelled."""
 
 
+_PROBE_SECONDS = 0.4
+"""Time between attempts to notice that a client which has ended its side is gone altogether."""
+
+
 class TimedConnection(H11Protocol):
     """A connection with timeouts for the head of requests and for sending answers."""
 
@@ -53,6 +57,34 @@ class TimedConnection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self.head_since = None  # a request is being answered
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keeps the connection for the answer if a client has only ended its own side of it."""
+        waits = self.cycle is not None and not self.cycle.response_complete
+        if not waits or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        self.loop.call_later(_PROBE_SECONDS, self._probe, self.cycle)
+        return True
+
+    def _probe(self, cycle: Any) -> None:
+        """Finds out whether a client that ended its side is still there, by an interim answer.
+
+        Where the client has gone, its machine answers with a reset.
+        """
+        if self.cycle is not cycle or cycle.response_started or self.transport.is_closing():
+            return
+        if cycle.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.loop.call_later(_PROBE_SECONDS / 4, self._drop_if_reset)
+        self.loop.call_later(_PROBE_SECONDS, self._probe, cycle)
+
+    def _drop_if_reset(self) -> None:
+        connection = self.transport.get_extra_info("socket")
+        if not self.transport.is_closing() and connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ERROR
+        ):
+            self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         self._reject(400, "Malformed HTTP request.")

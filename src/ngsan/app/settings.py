@@ -5,6 +5,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from ngsan.config import check_range, check_types
+from ngsan.threads import check_threads
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names of this machine itself."""
@@ -119,7 +120,8 @@ class ServeSettings:
         if self.port > 65535:
             raise ValueError(f"port: {self.port} is above 65535")
         if self.threads is not None:
-            check_range(self, "threads", at_least=1)
+            check_threads(self.threads)
+        check_range(self, "workers", "decode_threads", at_most=64)
         if self.token is not None and not _is_token(self.token):
             raise ValueError(
                 "token: it must have 8 or more ASCII letters, digits or signs, without spaces"

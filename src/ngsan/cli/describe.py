@@ -55,13 +55,16 @@ def _run(options: argparse.Namespace) -> None:
     if options.yaml:
         print(to_yaml(config), end="")
         return
+    import torch
+
     console, model = open_console(results=True), config.model
-    if isinstance(model, TranslatorConfig):
-        _translator(console, model)
-    elif isinstance(model, AnswererConfig):
-        _answerer(console, model)
-    else:
-        _captioner(console, model)
+    with torch.device("meta"):  # parameters are counted and take no memory
+        if isinstance(model, TranslatorConfig):
+            _translator(console, model)
+        elif isinstance(model, AnswererConfig):
+            _answerer(console, model)
+        else:
+            _captioner(console, model)
 
 
 def _captioner(console: "Console", config: CaptionerConfig) -> None:

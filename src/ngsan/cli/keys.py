@@ -38,11 +38,11 @@ class Key:
         """The value that a text on the command line stands for, as YAML would hold it."""
         if self.hint is str or _choices(self.hint):
             return text
-        import yaml
+        from ngsan.config.yaml_text import load_yaml
 
         try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
+            return load_yaml(text)
+        except ValueError:
             return text  # of the wrong type, which `from_dict` reports with the key
 
 

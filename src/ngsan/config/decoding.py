@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from ngsan.config.schema import check_range, check_types
+from ngsan.config.schema import check_range, check_seed, check_types
 
 _BEAM_ONLY = ("beam", "length_penalty", "early_stopping", "groups", "diversity")
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "seed")
@@ -80,6 +80,7 @@ class DecodingConfig:
         check_range(self, "min_length", "diversity", "top_k", "no_repeat_ngram", at_least=0)
         check_range(self, "temperature", above=0)
         check_range(self, "top_p", above=0, at_most=1)
+        check_seed(self)
         if self.min_length > self.max_length:
             raise ValueError(
                 f"min_length: {self.min_length} is above max_length: {self.max_length}"

@@ -37,6 +37,10 @@ GEOMETRY_TERMS = ("absolute", *_RELATIVE_TERMS)
 """What `CaptionerConfig.geometry` may sum with `+`; "none" and `PLUS_ONE` stand alone."""
 
 
+_MAX_LAYERS, _MAX_WIDTH, _MAX_ENTRIES, _MAX_SIDE = 256, 1 << 16, 1 << 24, 4096
+"""Limits far beyond any real model: layers, widths, entries of a vocabulary, side of an image."""
+
+
 @dataclass(frozen=True)
 class _NamedModel:
     """The shape of a model some of whose keys are set by a model's name."""
@@ -139,7 +143,8 @@ class CaptionerConfig(_NamedModel):
             )
         sizes = ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers")
         check_range(self, *sizes, "geometry_dim", at_least=1)
-        check_range(self, "image_size", at_least=32)
+        _check_limits(self, "feature_dim", "dim", "hidden_dim", "geometry_dim")
+        check_range(self, "image_size", at_least=32, at_most=_MAX_SIDE)
         if self.image_size % 32:
             raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
         check_range(self, "dropout", at_least=0, below=1)
@@ -166,7 +171,7 @@ class CaptionerConfig(_NamedModel):
             raise ValueError(f"dim: {self.dim} must be divisible by 8 for absolute geometry")
 
     def _check_frames(self) -> None:
-        check_range(self, "frame_grid", at_least=0)
+        check_range(self, "frame_grid", at_least=0, at_most=_MAX_SIDE)
         if self.positions != "none" and self.backbone != "none":
             raise ValueError(
                 f"positions: {self.positions!r} is for the frames of clips, and the backbone "
@@ -256,6 +261,7 @@ class TranslatorConfig(_NamedModel):
         check_types(self)
         check_range(self, "vocab_size", at_least=2)
         check_range(self, "dim", "heads", "hidden_dim", "layers", at_least=1)
+        _check_limits(self, "dim", "hidden_dim")
         check_range(self, "dropout", "attention_dropout", "hidden_dropout", at_least=0, below=1)
         _check_heads(self)
         _check_even(self)
@@ -337,6 +343,9 @@ class AnswererConfig(_NamedModel):
         check_range(self, "vocab_size", "answers", "feature_dim", at_least=0)
         sizes = ("max_length", "word_dim", "dim", "heads", "hidden_dim", "layers")
         check_range(self, *sizes, "flat_hidden_dim", "flat_dim", "geometry_dim", at_least=1)
+        widths = ("feature_dim", "word_dim", "dim", "hidden_dim", "flat_hidden_dim", "flat_dim")
+        _check_limits(self, *widths, "geometry_dim", "max_length")
+        check_range(self, "answers", at_most=_MAX_ENTRIES)
         check_range(self, "dropout", at_least=0, below=1)
         _check_heads(self)
         for name in ("geometry", "question_geometry"):
@@ -351,6 +360,14 @@ class AnswererConfig(_NamedModel):
                 f"geometry: {self.geometry!r} needs regions, and regions is none; "
                 "set geometry: none"
             )
+
+
+def _check_limits(
+    config: "CaptionerConfig | TranslatorConfig | AnswererConfig", *widths: str
+) -> None:
+    check_range(config, *widths, at_most=_MAX_WIDTH)
+    check_range(config, "layers", at_most=_MAX_LAYERS)
+    check_range(config, "vocab_size", at_most=_MAX_ENTRIES)
 
 
 def _check_heads(config: "CaptionerConfig | TranslatorConfig | AnswererConfig") -> None:

@@ -45,6 +45,16 @@ def check_range(
             raise ValueError(f"{name}: {value} must be at most {at_most}")
 
 
+MAX_SEED = 2**63 - 1
+"""Limit of a seed, which is kept in 64 bits."""
+
+
+def check_seed(config: Any) -> None:
+    """Raises a `ValueError` unless the key `seed` fits into 64 bits."""
+    if not -MAX_SEED <= config.seed <= MAX_SEED:
+        raise ValueError(f"seed: {config.seed} does not fit into 64 bits")
+
+
 def check_types(config: Any) -> None:
     """Raises a `ValueError` that names the first key whose value is not of its declared type."""
     hints = get_type_hints(type(config))
@@ -119,12 +129,9 @@ def _mapping(values: Any, where: str) -> dict[Any, Any]:
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """The keys and values of a YAML file; raises a `ValueError` if it holds something else."""
-    import yaml
+    from ngsan.config.yaml_text import load_yaml
 
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    values = load_yaml(Path(path).read_text(encoding="utf-8"))
     return {} if values is None else _mapping(values, "file")
 
 

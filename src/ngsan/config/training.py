@@ -7,7 +7,7 @@ from typing import Literal
 from ngsan.config.data import AnswerDataConfig, DataConfig, ParallelConfig
 from ngsan.config.decoding import DecodingConfig, TranslationDecodingConfig
 from ngsan.config.model import AnswererConfig, CaptionerConfig, TranslatorConfig
-from ngsan.config.schema import check_choice, check_range, check_types
+from ngsan.config.schema import check_choice, check_range, check_seed, check_types
 
 CROSS_ENTROPY = "cross-entropy"
 SELF_CRITICAL = "self-critical"
@@ -336,6 +336,7 @@ class RuntimeConfig:
         check_types(self)
         check_range(self, "processes", "nodes", "log_steps", at_least=1)
         check_range(self, "workers", "threads", "save_seconds", at_least=0)
+        check_range(self, "workers", "threads", at_most=1024)
 
 
 @dataclass(frozen=True)
@@ -375,6 +376,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("captioning",))
         check_range(self, "seed", at_least=0)
+        check_seed(self)
         if not self.cross_entropy.epochs and not self.self_critical.epochs:
             raise ValueError(
                 "cross_entropy.epochs: 0 and self_critical.epochs: 0 leave no training"
@@ -412,6 +414,7 @@ class TranslationConfig:
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("translation",))
         check_range(self, "seed", at_least=0)
+        check_seed(self)
 
 
 @dataclass(frozen=True)
@@ -442,3 +445,4 @@ class AnsweringConfig:
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("answering",))
         check_range(self, "seed", at_least=0)
+        check_seed(self)

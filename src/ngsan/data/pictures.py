@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ngsan.data.folder_walk import walk
 from ngsan.data.ids import PICTURES, id_of_file
 
 _NAMED = 5
@@ -54,7 +55,7 @@ class PictureStore:
         self.signature = digest.hexdigest()
 
     def _find(self) -> Iterator[tuple[str, _Place]]:
-        for path in sorted(self.folder.rglob("*")):
+        for path in sorted(walk(self.folder)):
             if path.suffix.lower() in PICTURES and path.is_file():
                 yield path.name, _Place(path, 0, path.stat().st_size)
             elif path.suffix.lower() == ".tar" and path.is_file():

@@ -150,8 +150,10 @@ def map_tensors(path: Path) -> dict[str, NDArray[Any]]:
         header = json.loads(data[8:start])
         header.pop("__metadata__", None)
         return {name: _view(data, start, **entry) for name, entry in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} is cut off or not a safetensors file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a safetensors file: nested too deeply") from None
 
 
 def _view(

@@ -257,6 +257,9 @@ class FeatureStore:
     @cached_property
     def _index(self) -> "_Index":
         self._check_unchanged()
+        assert self._manifest.index is not None
+        # Its content, too: it is small, and a wrong byte would hide images or mix them up.
+        self._manifest.index.check(self.folder, content=True)
         return _Index(self.folder / INDEX, len(self))
 
     def _shard(self, number: int) -> Shard:

@@ -4,6 +4,7 @@ Shapes: `V` words, `W` width of a word vector.
 """
 
 import gzip
+import io
 import re
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
@@ -22,6 +23,8 @@ MAX_LINE = 1 << 20
 """Bytes of the longest sentence that `lines_of` accepts."""
 
 _CHUNK = 1 << 15
+_MAX_RATIO = 200
+_MIN_BOMB = 16 << 20
 _MAX_DEPTH = 4096
 _HELD = 16
 _REPLACED = rb"\uffff"
@@ -45,10 +48,39 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
         return
     try:
-        with gzip.open(path, "rb") as packed:
-            yield cast("IO[bytes]", packed)
+        with gzip.open(path, "rb") as packed, io.BufferedReader(_Unpacked(path, packed)) as file:
+            yield cast("IO[bytes]", file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: damaged, or not a gzip file: {error}") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a .gz file, unless it is a bomb: a small file of almost nothing but zeros."""
+
+    def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
+        self._path, self._packed = path, packed
+        self._limit = max(_MIN_BOMB, _MAX_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._packed.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._packed.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._packed.readinto(buffer)
+        if self._packed.tell() > self._limit:
+            raise ValueError(
+                f"{self._path}: unpacks to more than {_MAX_RATIO} times its size, which no text "
+                "does: it is damaged"
+            )
+        return count
 
 
 class Line(NamedTuple):

@@ -19,12 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
 from torch import nn
 
 from ngsan import __version__
 from ngsan.atomic_io import replace_folder
 from ngsan.config import config_class, from_dict
+from ngsan.config.yaml_text import load_yaml
 from ngsan.export.attention import write_attention
 from ngsan.export.checking import ROUGH, check_export
 from ngsan.export.external_weights import externalize_weights
@@ -230,7 +230,7 @@ def _write_rounded(source: Path, target: Path, task: str) -> None:
     """Copies a model in 8 bits."""
     model, config, companions = load_model(source, task)
     absorb_norms(model.float())
-    content = yaml.safe_load((source / CONFIG).read_text(encoding="utf-8"))
+    content = load_yaml((source / CONFIG).read_text(encoding="utf-8"))
     run = from_dict(config_class(task), content) if set(content) > {"model"} else None
     save_model(
         target,

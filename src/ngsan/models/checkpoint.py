@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import yaml
 from torch import Tensor, nn
 
 from ngsan.atomic_io import (
@@ -29,6 +28,7 @@ from ngsan.atomic_io import (
     write_unseen,
 )
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig, from_dict, to_yaml
+from ngsan.config.yaml_text import load_yaml
 from ngsan.models.build import build_model
 from ngsan.models.quantize import SCHEME, quantize_weights, sensitive_weights
 from ngsan.models.weights import (
@@ -195,6 +195,14 @@ def load_model(folder: str | Path, task: str | None = None) -> tuple[Any, Any, d
             together.
     """
     tensors, config, companions = read_checkpoint(folder, task)
+    total = sum(tensor.numel() for tensor in tensors.values())
+    if getattr(config, "decoder", "transformer") == "transformer":
+        least = config.layers * config.dim * max(config.dim, config.hidden_dim)
+        if least > total:  # before memory is taken for a model that does not fit
+            raise ValueError(
+                f"{folder}: {WEIGHTS} does not fit {CONFIG}: {total:,} numbers for "
+                f"{config.layers} layers of width {config.dim} and {config.hidden_dim}"
+            )
     model = build_model(config)
     check_fit(model.state_dict(), tensors, f"{folder}: {WEIGHTS} does not fit {CONFIG}")
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
@@ -394,11 +402,11 @@ def _alone(config: Any) -> str:
 def _read_config(path: Path, config: type[Any]) -> Any:
     """The section `model` of a configuration file, whatever else is in it."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict) or "model" not in values:
             raise ValueError("no section 'model'")
         return from_dict(config, values["model"], "model")
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -25,7 +25,7 @@ from ngsan.nn.geometry import check_boxes
 from ngsan.nn.masks import check_mask
 from ngsan.search import Ensemble, Sampling, Search, Written, build_search
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
-from ngsan.threads import limit_torch_threads
+from ngsan.threads import check_threads, limit_torch_threads
 
 _DEFAULT = DecodingConfig()
 
@@ -98,8 +98,7 @@ class TorchBackend:
         for folder, vocabulary in zip(folders, vocabularies, strict=True):
             vocabularies[0].require_same(vocabulary, str(folder))
         if threads is not None:
-            if threads < 1:
-                raise ValueError(f"threads: {threads} must be at least 1")
+            check_threads(threads)
             torch.set_num_threads(threads)
         else:
             limit_torch_threads(sum(p.numel() for model in models for p in model.parameters()))

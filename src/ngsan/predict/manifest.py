@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig, from_dict
 from ngsan.text.vocabulary import Vocabulary
-from ngsan.threads import SMALL_MODEL
+from ngsan.threads import SMALL_MODEL, check_threads
 
 BACKBONE = "backbone.onnx"
 ENCODER = "encoder.onnx"
@@ -312,6 +312,7 @@ def read_weights(content: bytes) -> dict[str, NDArray[Any]]:
     try:
         start = 8 + int.from_bytes(content[:8], "little")
         header = json.loads(content[8:start])
+        _check_places(header, len(content) - start)
         return {
             name: _tensor(content, start, **about)
             for name, about in header.items()
@@ -319,6 +320,20 @@ def read_weights(content: bytes) -> dict[str, NDArray[Any]]:
         }
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(f"{WEIGHTS}: damaged or not packed weights: {error}") from error
+
+
+def _check_places(header: dict[str, Any], size: int) -> None:
+    """Rejects tensors that share bytes, or leave some out."""
+    places = sorted(
+        tuple(about["data_offsets"]) for name, about in header.items() if name != "__metadata__"
+    )
+    last = 0
+    for first, end in places:
+        if first != last or end < first:
+            raise ValueError(f"a tensor begins at byte {first}, and the one before ends at {last}")
+        last = end
+    if last != size:
+        raise ValueError(f"the last tensor ends at byte {last} of {size}")
 
 
 def _tensor(
@@ -354,8 +369,8 @@ def open_graphs(
     Raises:
         ValueError: A file is damaged, a provider is not available, or ONNX Runtime rejects a graph.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads: {threads} must be at least 1")
+    if threads is not None:
+        check_threads(threads)
     contents = {name: manifest.content(folder / name) for name in names or manifest.graphs}
     runtime = onnxruntime()
     _check_providers(runtime, providers)

@@ -170,7 +170,8 @@ class Sampling(_Separate):
             masses = self.ops.exp(ranked)
             shares = masses / masses.sum(-1)[..., None].clip(min=1.0)
             before = self.ops.cumsum(shares) - shares  # the most probable word always stays
-            counts = (before < self.top_p).sum(-1)[..., None]
+            # Always one, also where top_p is too small for single precision.
+            counts = (before < self.top_p).sum(-1)[..., None].clip(min=1)
             scores = self._keep(scores, self.ops.take(ranked, counts - 1), counts)
         return scores
 

@@ -25,6 +25,9 @@ from ngsan.vision.images import (
     ImageError,
     ImageSource,
     check_size,
+    is_folder,
+    list_folder,
+    open_checked,
     open_file,
     open_image,
     reading,
@@ -79,8 +82,8 @@ def is_clip(path: str | Path) -> bool:
     path = Path(path)
     ending = path.suffix.lower()
     if ending in VIDEO_SUFFIXES:
-        return not path.is_dir()
-    if ending not in _ANIMATED_SUFFIXES or not path.is_file():
+        return not is_folder(path)
+    if ending not in _ANIMATED_SUFFIXES or not os.path.isfile(path):  # noqa: PTH113
         return False
     try:
         with reading(""), _opened(path) as image:
@@ -100,26 +103,41 @@ def find_clips(paths: Sequence[str | Path]) -> Iterator[Path]:
 
     Yields:
         Files and folders in the order of `paths`, and within a folder by name. Missing files are
-        yielded, too; `open_clip` reports them.
+        yielded, and so are folders that cannot be read; `open_clip` reports them.
     """
-    for path in map(Path, paths):
-        if path.is_dir():
-            yield from _in_folder(path, ())
+    for given in paths:
+        path = Path(given)
+        if str(given) and is_folder(path):
+            yield from _in_folder(path)
         else:
             yield path
 
 
-def _in_folder(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    if folder.resolve() in above:
-        return
-    if _frame_files(folder):
-        yield folder
-        return
-    for entry in _entries(folder):
-        if entry.is_dir():
-            yield from _in_folder(entry, (*above, folder.resolve()))
-        elif entry.suffix.lower() in VIDEO_SUFFIXES | {".gif"}:
-            yield entry
+def _in_folder(top: Path) -> Iterator[Path]:
+    """The clips in a folder; a loop rather than a recursion, as folders may be very deep."""
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(top, ())]
+    while waiting:
+        path, above = waiting.pop()
+        real = os.path.realpath(path)
+        if not is_folder(path):
+            yield path
+            continue
+        if real in above:
+            continue
+        try:
+            entries = list_folder(path)
+            frames = _frame_files(path)
+        except ImageError:
+            yield path
+            continue
+        if frames:
+            yield path
+            continue
+        waiting += [
+            (entry, (*above, real))
+            for entry in reversed(entries)
+            if is_folder(entry) or entry.suffix.lower() in VIDEO_SUFFIXES | {".gif"}
+        ]
 
 
 def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> NDArray[np.uint8]:
@@ -141,8 +159,12 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
         raise ValueError(f"frames: {frames} is not from 1 to {MAX_SAMPLED}")
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        if path.is_dir():
-            return _of_images(_frame_files(path), frames, size, name=str(path))
+        if is_folder(path):
+            try:
+                files = _frame_files(path)
+            except ImageError as error:
+                raise ImageError(f"{path}: {error}") from None
+            return _of_images(files, frames, size, name=str(path))
         if path.suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
             return _of_animation(path, frames, size)
         return read_video(path, frames=frames, size=size)
@@ -201,7 +223,7 @@ def _of_animation(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    with open_file(path) as file, Image.open(file, formats=ANIMATED_FORMATS) as image:
+    with open_file(path) as file, open_checked(file, ANIMATED_FORMATS) as image:
         yield image
 
 
@@ -209,7 +231,7 @@ def _frame_files(folder: Path) -> list[Path]:
     """The still images in a folder in natural order: frame 2 before frame 10."""
     found = (
         entry
-        for entry in _entries(folder)
+        for entry in list_folder(folder)
         if entry.suffix.lower() in IMAGE_SUFFIXES - {".gif"} and entry.is_file()
     )
     return sorted(found, key=lambda entry: _natural_key(entry.name))
@@ -218,13 +240,6 @@ def _frame_files(folder: Path) -> list[Path]:
 def _natural_key(name: str) -> list[tuple[int, int | str]]:
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError:  # not readable
-        return []
 
 
 def read_video(path: Path, *, frames: int, size: int) -> NDArray[np.uint8]:

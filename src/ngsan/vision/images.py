@@ -7,6 +7,7 @@ Shapes: `H` and `W` are the height and width of an image.
 
 import glob
 import io
+import mmap
 import os
 import stat
 import struct
@@ -22,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ngsan.vision.structure import StructureError, check_sides, check_structure
+
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
 """Anything that can be opened: a path, the bytes of a file, a Pillow image, or a pixel array."""
 
@@ -36,9 +39,6 @@ IMAGE_SUFFIXES = frozenset(
 
 MAX_PIXELS = 100_000_000
 """Default limit of width times height."""
-
-_MAX_SCANS = 20
-"""Limit of a progressive JPEG's scans, times pixels, as a multiple of the pixel limit."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -122,9 +122,8 @@ def open_picture(
         ImageError: The format is unsupported, or the file is damaged, too large or missing.
     """
     given = isinstance(source, bytes | Image.Image | np.ndarray)
-    with reading("the image" if given else str(source)), _opened(source) as image:
+    with reading("the image" if given else str(source)), _opened(source, max_pixels) as image:
         check_size(image, max_pixels)
-        _check_scans(image, max_pixels)
         picture = _finish(image, min_side)
     return picture
 
@@ -140,7 +139,7 @@ def reading(name: str, kinds: Sequence[str] = FORMATS) -> Iterator[None]:
     try:
         with _QUIET:
             yield
-    except ImageError as error:
+    except (ImageError, StructureError) as error:
         raise ImageError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: far too many pixels") from None
@@ -172,42 +171,77 @@ def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
 
     Yields:
         Files in the order of `paths`, and within a folder or pattern by name. Hidden files and
-        folders, and links to a parent folder, are skipped. Missing files are yielded, too;
-        `open_image` reports them.
+        folders, and links to a parent folder, are skipped. Missing files, and folders that cannot
+        be read, are yielded, too; `open_image` reports them.
     """
-    for path in map(Path, paths):
+    for given in paths:
+        if not str(given):  # "" would mean the current folder
+            yield Path()
+            continue
+        path = Path(given)
         text = str(path)
         # A file name may contain the characters of a pattern.
         is_pattern = glob.has_magic(text) and not os.path.lexists(text)
         # Path.glob rejects absolute patterns and includes hidden files.
         found = sorted(glob.glob(text, recursive=True)) if is_pattern else []  # noqa: PTH207
         for match in map(Path, found) if found else [path]:
-            if not match.is_dir():
+            if not is_folder(match):
                 yield match
             elif not is_pattern or "**" not in path.parts:  # "**" matches the files in folders, too
-                yield from _in_folder(match, ())
+                yield from _in_folder(match)
 
 
-def _in_folder(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    real = folder.resolve()
-    if real in above:
-        return
+def _in_folder(top: Path) -> Iterator[Path]:
+    """The image files in a folder; a loop rather than a recursion, as folders may be very deep."""
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(top, ())]
+    while waiting:
+        folder, above = waiting.pop()
+        real = os.path.realpath(folder)
+        if real in above:
+            continue
+        try:
+            entries = list_folder(folder)
+        except ImageError:
+            yield folder
+            continue
+        folders = [entry for entry in entries if is_folder(entry)]
+        yield from (
+            entry
+            for entry in entries
+            if entry.suffix.lower() in IMAGE_SUFFIXES and entry not in folders and _is_file(entry)
+        )
+        waiting += [(entry, (*above, real)) for entry in reversed(folders)]
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """What is in a folder, by name, without hidden entries.
+
+    Raises:
+        ImageError: The folder cannot be read; the message is without its name.
+    """
     try:
-        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError:  # not readable
-        return
-    folders = [entry for entry in entries if entry.is_dir()]
-    yield from (
-        entry
-        for entry in entries
-        if entry.suffix.lower() in IMAGE_SUFFIXES and entry not in folders and entry.is_file()
-    )
-    for entry in folders:
-        yield from _in_folder(entry, (*above, real))
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise ImageError(f"cannot read the folder: {error.strerror or error}") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path leads to a folder; unlike `Path.is_dir`, False if that cannot be found out."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a path leads to a file, or to what cannot be looked at, which reading reports."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:  # a link to nothing
+        return False
+    except OSError:
+        return True
 
 
 @contextmanager
-def _opened(source: ImageSource) -> Iterator[Image.Image]:
+def _opened(source: ImageSource, max_pixels: int) -> Iterator[Image.Image]:
     """The image with its header read; the file stays open within the block."""
     if isinstance(source, Image.Image):
         yield source
@@ -218,8 +252,20 @@ def _opened(source: ImageSource) -> Iterator[Image.Image]:
             raise ImageError(str(error)) from None
     else:
         file = io.BytesIO(source) if isinstance(source, bytes) else open_file(Path(source))
-        with file, Image.open(file, formats=FORMATS) as image:
+        with file, open_checked(file, FORMATS, max_pixels) as image:
             yield image
+
+
+def open_checked(
+    file: IO[bytes], kinds: Sequence[str], max_pixels: int = MAX_PIXELS
+) -> Image.Image:
+    """Reads an image's header, after a check of its structure."""
+    if isinstance(file, io.BytesIO):
+        check_structure(file.getvalue(), max_pixels)
+    elif os.fstat(file.fileno()).st_size:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            check_structure(content, max_pixels)
+    return Image.open(file, formats=tuple(kinds))
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -228,6 +274,7 @@ def open_file(path: Path) -> IO[bytes]:
         # Checked before opening, because opening a pipe would wait for a writer.
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
+            list_folder(path)
             raise ImageError("is a folder")
         if not stat.S_ISREG(mode):
             raise ImageError("not a regular file")
@@ -236,32 +283,22 @@ def open_file(path: Path) -> IO[bytes]:
         raise ImageError("file not found") from None
     except OSError as error:
         raise ImageError(f"cannot open the file: {error.strerror or error}") from None
+    except ImageError:
+        raise
+    except ValueError as error:  # such as a name with a zero in it
+        raise ImageError(f"cannot open the file: {error}") from None
 
 
 def check_size(image: Image.Image, max_pixels: int = MAX_PIXELS) -> None:
     """Raises an `ImageError` if an image has no pixels, or too many."""
     width, height = image.size
+    check_sides(width, height)
     if width < 1 or height < 1:
         raise ImageError(f"empty image of size {width} x {height}")
     if image.format == "WEBP":
         max_pixels //= 2
     if width * height > max_pixels:
         raise ImageError(f"its size {width} x {height} exceeds the limit of {max_pixels:,} pixels")
-
-
-def _check_scans(image: Image.Image, max_pixels: int) -> None:
-    """Rejects a progressive JPEG whose many scans would take minutes to decode."""
-    file = getattr(image, "fp", None)
-    if file is None or not image.info.get("progressive"):
-        return
-    width, height = image.size
-    scans, place = 0, file.tell()
-    file.seek(0)
-    while block := file.read(1 << 20):
-        scans += block.count(b"\xff\xda")
-    file.seek(place)
-    if scans * width * height > _MAX_SCANS * max_pixels:
-        raise ImageError(f"too many scans: {scans} of {width} x {height} pixels")
 
 
 def _finish(image: Image.Image, min_side: int | None) -> Picture:

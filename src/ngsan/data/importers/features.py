@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ngsan.data.folder_walk import walk
 from ngsan.data.ids import id_of_file
 from ngsan.data.problems import Problems
 from ngsan.data.store import BadRegionsError, Regions, half_features
@@ -44,6 +45,9 @@ SIZE_NAMES = ("size", "image_size")
 MARGIN = 1e-3
 """How far relative boxes may reach out of an image of unknown size."""
 
+MAX_BYTES = 1 << 29
+"""Limit of the numbers of one image or clip, unpacked."""
+
 _MIN_PIXELS = 2.0
 
 
@@ -75,7 +79,7 @@ def list_files(
     without = None if leave_out is None else Path(leave_out).resolve()
     found = (
         path
-        for path in folder.rglob("*")
+        for path in walk(folder)
         if path.suffix in suffixes
         and not path.name.startswith(".")
         and (without is None or without not in path.resolve().parents)
@@ -113,6 +117,11 @@ def read_folder(
             yield position, image_id, load(name, image_id)
         except BadRegionsError as bad:
             problems.report(bad.kind, place(position, image_id), str(bad))
+
+
+def too_large(what: str) -> BadRegionsError:
+    """The error for numbers of an image that exceed `MAX_BYTES`."""
+    return BadRegionsError("too large", f"{what}, more than {MAX_BYTES:,} for one image")
 
 
 def valid_id(make: Callable[[Any], str], value: Any) -> str:

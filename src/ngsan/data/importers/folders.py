@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from ngsan.data.importers.features import (
     BOX_NAMES,
+    MAX_BYTES,
     Array,
     BoxRules,
     FoundRegions,
@@ -27,6 +28,7 @@ from ngsan.data.importers.features import (
     list_files,
     make_regions,
     read_folder,
+    too_large,
 )
 from ngsan.data.problems import Problems
 from ngsan.data.store import BadRegionsError, Regions, half_features
@@ -213,6 +215,8 @@ def _read_arrays(
                 what = f"begins with {head!r}, unlike NumPy files" if head else "is empty"
                 raise BadRegionsError("unreadable file", f"{path} {what}")
             file.seek(0)
+            if head.startswith(_ZIP):
+                _check_packed(path, file)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return take((alone,), lambda _: loaded)
@@ -224,6 +228,15 @@ def _read_arrays(
         if "Object arrays" in str(error):
             raise _pickled(path, "arrays") from error
         raise _damaged(path, error) from error
+
+
+def _check_packed(path: Path, file: IO[bytes]) -> None:
+    """Rejects an archive that unpacks to far more than the regions of an image or clip take."""
+    with zipfile.ZipFile(file) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    file.seek(0)
+    if size > MAX_BYTES:
+        raise too_large(f"{path} unpacks to {size:,} bytes")
 
 
 def _load_safetensors(path: Path) -> FoundRegions:
@@ -241,7 +254,13 @@ def _load_pt(path: Path) -> FoundRegions:
     import torch
 
     try:
+        with path.open("rb") as file:
+            if file.read(len(_ZIP)) == _ZIP:
+                file.seek(0)
+                _check_packed(path, file)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except BadRegionsError:
+        raise
     except pickle.UnpicklingError as error:
         raise _pickled(path, "a dictionary of tensors") from error
     except _UNREADABLE as error:
@@ -263,6 +282,12 @@ def _array(name: str, value: Any) -> Array | int | float:
         raise BadRegionsError("wrong type", f"{name} is a {type(value).__name__}, not a tensor")
     if value.layout != torch.strided:
         raise BadRegionsError("wrong type", f"{name} is a sparse tensor: save a dense one")
+    held = value.untyped_storage().nbytes()
+    if value.numel() * value.element_size() > max(held, 0):
+        raise BadRegionsError(
+            "wrong shape",
+            f"{name} is {tuple(value.shape)}, an expanded view of {held:,} bytes: save a copy",
+        )
     value = value.detach()
     array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return array

@@ -8,6 +8,7 @@
 3. Groups: a group per image, with `features`, `bbox`, and the size as datasets or attributes.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ngsan.data.importers.features import (
     BOX_NAMES,
     COUNT_NAMES,
     FEATURE_NAMES,
+    MAX_BYTES,
     SIDE_NAMES,
     Array,
     BoxRules,
@@ -33,6 +35,7 @@ from ngsan.data.importers.features import (
     image_size,
     make_regions,
     place,
+    too_large,
     valid_id,
     whole_number,
 )
@@ -153,13 +156,13 @@ def _layout(file: Any, ids: Sequence[str | int] | None) -> _Layout:
     h5py = _h5py()
     try:
         names = set(file)
-        if any(isinstance(file[name], h5py.Dataset) for name in names & set(FEATURE_NAMES)):
+        if any(isinstance(_get(file, name), h5py.Dataset) for name in names & set(FEATURE_NAMES)):
             return _rows(file, names, ids)
         if any(name.endswith(_FEATURES) for name in names):
             return _pairs(file, names)
-        if any(file.get(name, getclass=True) is h5py.Group for name in names):
+        if any(isinstance(_get(file, name), h5py.Group) for name in sorted(names)):
             return _groups(file, sorted(names))
-    except _LayoutError as error:
+    except (_LayoutError, BadRegionsError) as error:
         raise ValueError(f"{file.filename}: {error}") from error
     except _UNREADABLE as error:
         raise ValueError(f"{file.filename}: cut off or damaged: {error}") from error
@@ -171,23 +174,52 @@ def _layout(file: Any, ids: Sequence[str | int] | None) -> _Layout:
     )
 
 
+def _get(group: Any, name: str) -> Any:
+    """A dataset or group of the file itself; a `BadRegionsError` if its data would lie elsewhere.
+
+    A file from a stranger could otherwise have any file of this machine imported.
+    """
+    h5py = _h5py()
+    link = group.get(name, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        raise BadRegionsError("link", f"{name} is a link, which is not followed: save a copy")
+    found = group[name]
+    if isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+        raise BadRegionsError(
+            "data elsewhere", f"the data of {name} lie in another file: save them in this one"
+        )
+    return found
+
+
+def _read(dataset: Any, where: Any = ()) -> Array:
+    """A part of a dataset, unless it is far larger than the regions of an image."""
+    if isinstance(where, slice):
+        count = (where.stop - where.start) * math.prod(dataset.shape[1:])
+    else:
+        count = math.prod(dataset.shape[0 if where == () else 1 :])
+    if count * dataset.dtype.itemsize > MAX_BYTES:
+        raise too_large(f"{dataset.name} has {count:,} numbers")
+    part: Array = dataset[where]
+    return part
+
+
 def _pairs(file: Any, there: set[str]) -> _Layout:
     keys = {name.removesuffix(_FEATURES) for name in there if name.endswith(_FEATURES)}
     keys |= {name.removesuffix(_BOXES) for name in there if name.endswith(_BOXES)}
 
     def load(key: str) -> FoundRegions:
         names = [name for name in ("features", "boxes") if f"{key}_{name}" in there]
-        return find_regions(names, lambda name: file[f"{key}_{name}"][()])
+        return find_regions(names, lambda name: _read(_get(file, f"{key}_{name}")))
 
     return _Layout("key", sorted(keys), str, load)
 
 
 def _groups(file: Any, groups: list[str]) -> _Layout:
     def load(key: str) -> FoundRegions:
-        group = file[key]
+        group = _get(file, key)
         names = {*group, *group.attrs} if isinstance(group, _h5py().Group) else ()
         return find_regions(
-            names, lambda name: group[name][()] if name in group else group.attrs[name]
+            names, lambda name: _read(_get(group, name)) if name in group else group.attrs[name]
         )
 
     return _Layout("key", groups, str, load)
@@ -197,11 +229,13 @@ def _rows(file: Any, there: set[str], ids: Sequence[str | int] | None) -> _Layou
     """The layout of one array for all images, after a check that the arrays fit together."""
 
     def first(names: Sequence[str]) -> Any:
-        return next((file[name] for name in names if name in there), None)
+        return next((_get(file, name) for name in names if name in there), None)
 
     features, boxes = first(FEATURE_NAMES), first(("image_bb", *BOX_NAMES))
     bounds, counts, id_set = first(("pos_boxes",)), first(COUNT_NAMES), first(ID_NAMES)
-    sides = next(([file[name] for name in pair] for pair in SIDE_NAMES if set(pair) <= there), [])
+    sides = next(
+        ([_get(file, name) for name in pair] for pair in SIDE_NAMES if set(pair) <= there), []
+    )
     if ids is None and id_set is None:
         raise _LayoutError(
             f"no image ids (none of {', '.join(ID_NAMES)}): pass the id of each row with ids"
@@ -231,8 +265,8 @@ def _rows(file: Any, there: set[str], ids: Sequence[str | int] | None) -> _Layou
         size = image_size(sides[0][row], sides[1][row]) if sides else None
         where = row if bounds is None else _bounds(bounds[row], (features, boxes))
         real = count if bounds is None else None  # only rows of equal length are padded
-        some = None if boxes is None else _part("boxes", boxes[where], real, width=4)
-        vectors = features[where]
+        some = None if boxes is None else _part("boxes", _read(boxes, where), real, width=4)
+        vectors = _read(features, where)
         if vectors.ndim == 1 and real is None and some is not None:
             real = len(some)
         return FoundRegions(_part("features", vectors, real), some, size, count)

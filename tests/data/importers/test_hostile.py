@@ -1,0 +1,153 @@
+"""Files from strangers at import: bombs, links to other files, folders without end."""
+
+import gzip
+import json
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ngsan.data.importers.features import list_files
+from ngsan.data.importers.folders import read_npz, read_tensors
+from ngsan.data.importers.hdf5 import read_hdf5
+from ngsan.data.problems import Problems
+from ngsan.data.text_files import open_bytes, read_items, read_lines
+
+FEATURES = np.ones((3, 8), np.float32)
+BOXES = np.tile(np.array([0.1, 0.1, 0.5, 0.5], np.float32), (3, 1))
+
+
+def refused(items, word):
+    with pytest.raises(ValueError, match=word) as raised:
+        list(items)
+    assert "\n" not in str(raised.value)
+
+
+def hdf5(path, make):
+    with h5py.File(path, "w") as file:
+        make(file)
+    return read_hdf5(path, problems=Problems())
+
+
+def test_hdf5_follows_no_link_and_no_external_storage(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(FEATURES.tobytes())
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["1_features"], other["1_boxes"] = FEATURES, BOXES
+
+    def external_storage(file):
+        file.create_dataset("1_features", (3, 8), "f4", external=[(str(secret), 0, 96)])
+        file["1_boxes"] = BOXES
+
+    def external_link(file):
+        file["1_features"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "1_features")
+        file["1_boxes"] = BOXES
+
+    def soft_link(file):
+        file["elsewhere"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/")
+        file["1_features"] = h5py.SoftLink("/elsewhere/1_features")
+        file["1_boxes"] = BOXES
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((3, 8), "f4")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "1_features", (3, 8))
+        file.create_virtual_dataset("1_features", layout)
+        file["1_boxes"] = BOXES
+
+    def group(file):
+        one = file.create_group("1")
+        one.create_dataset("features", (3, 8), "f4", external=[(str(secret), 0, 96)])
+        one["bbox"] = BOXES
+
+    def linked_group(file):
+        file["1"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/")
+
+    def rows(file):
+        file.create_dataset("features", (1, 3, 8), "f4", external=[(str(secret), 0, 96)])
+        file["boxes"], file["image_id"] = BOXES[None], np.array([1])
+
+    for make in (external_storage, virtual, group, rows):
+        refused(hdf5(tmp_path / "bad.h5", make), "another file")
+    for make in (external_link, soft_link, linked_group):
+        refused(hdf5(tmp_path / "bad.h5", make), "is a link")
+
+
+def test_hdf5_arrays_of_nothing_are_not_read(tmp_path):
+    def sparse(file):
+        file.create_dataset("1_features", (10**6, 10**5), "f4", chunks=(1, 10**5))
+        file["1_boxes"] = BOXES
+
+    refused(hdf5(tmp_path / "sparse.h5", sparse), "more than")
+
+
+def test_packed_arrays_of_nothing_are_not_unpacked(tmp_path):
+    with (
+        zipfile.ZipFile(tmp_path / "1.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("features.npy", "w", force_zip64=True) as file,
+    ):
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (600, 1 << 18)}
+        )
+        for _ in range(600):
+            file.write(bytes(1 << 20))
+    assert (tmp_path / "1.npz").stat().st_size < 2_000_000
+    refused(read_npz(tmp_path, problems=Problems()), "unpacks to")
+
+
+def test_texts_of_nothing_are_not_unpacked(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b'["')
+        for _ in range(24):
+            file.write(b"a" * (1 << 20))
+        file.write(b'"]')
+    refused(read_items(path), "unpacks to")
+    refused(read_lines(path, max_bytes=-1), "unpacks to")
+
+
+def test_packed_texts_are_read_as_before(tmp_path):
+    content = json.dumps([{"number": number} for number in range(1000)]).encode()
+    with gzip.open(tmp_path / "good.json.gz", "wb") as file:
+        file.write(b"\xef\xbb\xbf" + content)
+    assert [item["number"] for _, _, item in read_items(tmp_path / "good.json.gz")] == [
+        *range(1000)
+    ]
+    with open_bytes(tmp_path / "good.json.gz") as file:
+        assert file.read() == b"\xef\xbb\xbf" + content
+
+
+def test_an_expanded_view_is_not_written_out(tmp_path):
+    huge = torch.ones(1, 1).expand(10**6, 10**6)
+    torch.save({"features": huge, "boxes": torch.from_numpy(BOXES)}, tmp_path / "1.pt")
+    refused(read_tensors(tmp_path, problems=Problems()), "expanded view")
+
+
+def test_a_thousand_folders_within_each_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1100):
+        Path("d").mkdir()
+        os.chdir("d")
+    np.savez("7.npz", features=FEATURES, bbox=BOXES)
+    os.chdir(tmp_path)
+    (name,) = list_files(".", (".npz",))
+    assert name == "d/" * 1100 + "7.npz"
+    subprocess.run(["rm", "-rf", "d"], check=True)  # Python alone cannot remove it
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(closed_folder):
+    np.savez(closed_folder.parent / "1.npz", features=FEATURES, bbox=BOXES)
+    with pytest.raises(PermissionError, match="closed"):
+        list_files(closed_folder.parent, (".npz",))
+
+
+def test_bad_files_are_counted_and_the_rest_is_read(tmp_path):
+    torch.save(torch.ones(1, 1).expand(10**6, 10**6), tmp_path / "1.pt")
+    torch.save({"features": torch.ones(3, 8), "boxes": torch.from_numpy(BOXES)}, tmp_path / "2.pt")
+    problems = Problems(skip=True)
+    assert [name for _, name, _ in read_tensors(tmp_path, problems=problems)] == ["2"]
+    assert problems.counts == {"wrong shape": 1}
