@@ -302,6 +302,21 @@ def test_missing_images_are_reported(run, tmp_path, photos, opened):
     assert f"{tmp_path / 'gone.jpg'}: file not found" in done.err
 
 
+def test_unreadable_folders_and_names_are_counted_and_the_rest_captioned(run, closed_folder):
+    above = closed_folder.parent
+    paint().save(above / "one.png")
+    inside, too_long = closed_folder / "two.png", above / ("n" * 300)
+    for words in ([above], [f"{above}/*/*.png", above / "one.png"], [f"{above}/**/*.png"]):
+        done = run(*words)
+        assert (done.status, len(lines(done.out))) == (1, 1)
+        assert f"{closed_folder}: cannot read the folder: Permission denied" in done.err
+        assert "1 of 2 files could not be read" in done.err
+    done = run(too_long, inside, above / "one.png")
+    assert (done.status, len(lines(done.out))) == (1, 1)
+    assert f"{too_long}: cannot open the file: File name too long" in done.err
+    assert f"{inside}: cannot open the file: Permission denied" in done.err
+
+
 def test_missing_model_raises(run, photos, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setattr("ngsan.predict.captioner.PHOTO_MODEL", tmp_path / "nowhere")

@@ -113,7 +113,8 @@ def test_bad_files_are_reported_and_the_rest_extracted(tmp_path, detector, capsy
     (folder / "empty.png").touch()
     (folder / "again").mkdir()
     Image.new("RGB", (4, 4)).save(folder / "again" / "3.png")
-    words = [folder, tmp_path / "gone.jpg", "--output", tmp_path / "data"]
+    too_long = "n" * 300
+    words = [folder, tmp_path / "gone.jpg", too_long, "", "--output", tmp_path / "data"]
     assert run(*words, "--extractor", f"onnx:{detector}", "--batch-size", "3") == 1
     expect(FeatureStore(tmp_path / "data"), range(1, 9))
     err = capsys.readouterr().err
@@ -122,7 +123,9 @@ def test_bad_files_are_reported_and_the_rest_extracted(tmp_path, detector, capsy
         "empty.png: ",
         "gone.jpg: file not found",
         "3.png already has the id 3",
-        "4 images were skipped",
+        f"{too_long}: cannot open the file: File name too long",
+        ".: an image id cannot be empty",
+        "6 images were skipped",
     ):
         assert text in err
 

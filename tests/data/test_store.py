@@ -164,6 +164,16 @@ class TestRoundTrip:
             with pytest.raises(ValueError, match="'a' was added before"):
                 writer.add("a", make_regions(0))
 
+    def test_damaged_id_names_the_shard(self, tmp_path):
+        write_store(tmp_path)
+        path = tmp_path / "features" / "shard-00000.safetensors"
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"image 0", b"image y"))
+        store = FeatureStore(tmp_path)
+        assert "image 1" in store
+        with pytest.raises(ValueError, match=r"shard-00000.* is damaged"):
+            _ = "image 0" in store
+
     def test_size_may_be_unknown(self, tmp_path):
         with StoreWriter(tmp_path, source="test") as writer:
             writer.add(1, Regions(make_regions(1).features, make_regions(1).boxes))

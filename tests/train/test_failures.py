@@ -5,7 +5,9 @@ import errno
 import os
 import resource
 import shutil
+import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from ngsan.config import (
 )
 from ngsan.config import TrainConfig as Config
 from ngsan.data.dataset import CaptionDataset
+from ngsan.data.store import FeatureStore
 from ngsan.models.checkpoint import WEIGHTS, load_model, model_signature
 from ngsan.train import run as folders
 from ngsan.train.run import train
@@ -191,6 +194,46 @@ def test_features_lost_during_a_run(tmp_path, workers, how):
         shard.write_bytes(content)
     else:
         shutil.move(tmp_path / "elsewhere", data)
+    train(config, folder, resume=True)
+    train(config, tmp_path / "whole")
+    assert same(folder, tmp_path / "whole")
+
+
+def test_damaged_features_raise_and_leave_nothing(tmp_path, monkeypatch):
+    data = scene_folder(tmp_path / "data", train=48, val=12)
+    shard = data / "features" / "shard-00000.safetensors"
+    content = shard.read_bytes()
+    damaged = bytearray(content)
+    damaged[len(content) // 2] ^= 1
+    config, folder = on_folder(data), tmp_path / "run"
+    with pytest.raises(KilledError):
+        train(config, folder, listen=after_steps(2, killed))
+    shard.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"shard-00000.* is damaged: .*\nthe state of step 2 is"):
+        train(config, folder, resume=True)
+
+    # A large store is read beside the first steps; the state waits for it.
+    monkeypatch.setattr("ngsan.train.data_check._AT_ONCE", 0)
+    check_files, stepped = FeatureStore.check_files, Event()
+
+    def check_after_a_step(self):
+        assert stepped.wait(60)
+        time.sleep(0.2)
+        yield from check_files(self)
+
+    monkeypatch.setattr(FeatureStore, "check_files", check_after_a_step)
+    entries = []
+
+    def listen(entry):
+        entries.append(entry)
+        if entry["event"] == "step":
+            stepped.set()
+
+    with pytest.raises(ValueError, match=r"shard-00000.* is damaged: .*\nthe state of step 2 is"):
+        train(config, folder, resume=True, listen=listen)
+    assert any(entry["event"] == "step" for entry in entries)
+    assert not any(entry["event"] == "checkpoint" for entry in entries)
+    shard.write_bytes(content)
     train(config, folder, resume=True)
     train(config, tmp_path / "whole")
     assert same(folder, tmp_path / "whole")

@@ -4,7 +4,6 @@ Neither torch nor rich is imported: they take longer to import than a photograph
 """
 
 import argparse
-import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,8 @@ from ngsan.cli.parser import DECODING, TORCH_DEVICE, Command, Parser, decoding_o
 from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import PHOTO_DECODING, PHOTO_MODEL, Caption, Captioner, Result, load
 from ngsan.vision.clips import FRAMES, MAX_SAMPLED, find_clips, is_clip
-from ngsan.vision.images import find_images
+from ngsan.vision.images import find_images, is_folder
+from ngsan.vision.patterns import expand, is_pattern
 
 if TYPE_CHECKING:
     from ngsan.app.maps import Explainer
@@ -208,7 +208,7 @@ def _find(given: Sequence[str], clip: bool | None) -> tuple[list[tuple[Path, boo
         else:
             # Files in a folder are photographs, whether they move or not.
             own = [
-                (path, clip is None and not Path(one).is_dir() and is_clip(path))
+                (path, clip is None and not is_folder(Path(one)) and is_clip(path))
                 for one in named
                 for path in find_images([one])
             ]
@@ -229,14 +229,13 @@ def _matches(words: Sequence[str]) -> list[str]:
     """The words, with patterns replaced by what they match."""
     matched: list[str] = []
     for word in words:
-        is_pattern = glob.has_magic(word) and not os.path.lexists(word)
-        # Not Path.glob, which rejects absolute patterns.
-        matched += (is_pattern and sorted(glob.glob(word, recursive=True))) or [word]  # noqa: PTH207
+        found, unread = expand(word) if is_pattern(word) else ([], [])
+        matched += map(str, (*found, *unread)) if found or unread else [word]
     return matched
 
 
 def _hint(words: Sequence[str]) -> str:
-    folders = [word for word in words if word and Path(word).is_dir()]
+    folders = [word for word in words if word and is_folder(Path(word))]
     return "; use --clip for the clips in it" if next(find_clips(folders), None) else ""
 
 

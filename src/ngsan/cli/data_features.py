@@ -2,7 +2,9 @@
 
 import argparse
 import hashlib
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +12,10 @@ from ngsan.cli.data_captions import add_import_options
 from ngsan.cli.output import open_console, progress_bar, say
 from ngsan.cli.parser import Command, Group, Parser, natural
 from ngsan.data.captions import CAPTIONS, read_captions
+from ngsan.data.folder_walk import walk
 from ngsan.data.importers.features import (
     SKIPPED,
+    UNREADABLE_FOLDER,
     BoxFormat,
     BoxRules,
     BoxUnit,
@@ -92,7 +96,7 @@ def _importer(
         own = {name: _OPTIONS[name] for name in names}
         add_import_options(parser, several=several, own=own, what="features")
 
-    def run(options: argparse.Namespace) -> None:
+    def run(options: argparse.Namespace) -> int:
         chosen = {_READERS.get(key, key): getattr(options, key) for key in names}
         paths = [Path(path) for path in (options.path if several else [options.path])]
         beside = [Path(chosen[key]) for key in ("boxes", "ids") if chosen.get(key)]
@@ -107,7 +111,7 @@ def _importer(
         if _BOXES[0] in chosen:
             chosen = {key: value for key, value in chosen.items() if key not in _BOXES}
             chosen["box_rules"] = _box_rules(options)
-        _import(options, source, size, lambda **how: read(options.path, **how, **chosen))
+        return _import(options, source, size, lambda **how: read(options.path, **how, **chosen))
 
     return Command(text, add_options, run, [f"data features {name} {example} -o mydata"])
 
@@ -164,9 +168,11 @@ def _fingerprint(paths: list[Path], options: dict[str, Any]) -> str:
     """A hash of sources and options, so that an import resumes only its own work."""
     digest = hashlib.blake2b(repr(sorted(options.items())).encode(), digest_size=6)
     for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            about = file.stat()
-            digest.update(f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
+        for file in sorted(walk(path, lambda _: None)) if path.is_dir() else [path]:
+            digest.update(f"{os.path.realpath(file)} ".encode(errors="surrogateescape"))
+            with suppress(OSError):  # reported by the reader, too
+                about = file.stat()
+                digest.update(f"{about.st_size} {about.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 
@@ -181,7 +187,8 @@ def _box_rules(options: argparse.Namespace) -> BoxRules:
 
 def _import(
     options: argparse.Namespace, source: str, total: int, read: Callable[..., Iterator[Item]]
-) -> None:
+) -> int:
+    """Imports features; returns 1 if a folder could not be read, else 0."""
     console = open_console()
     problems = Problems(skip=options.skip_bad)
     with StoreWriter(options.output, source=source, overwrite=options.overwrite) as writer:
@@ -202,3 +209,4 @@ def _import(
     for line in problems.summary():
         say(console, line, style="yellow")
     say(console, f"wrote {stored:,} images to {options.output}")
+    return 1 if problems.counts[UNREADABLE_FOLDER] else 0

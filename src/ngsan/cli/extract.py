@@ -73,12 +73,12 @@ def _run(options: argparse.Namespace) -> int:
     found = find_images(options.paths) if options.frames is None else find_clips(options.paths)
     if options.frames is not None:
         _check_clips(options)
-    files, twice = _name_files(list(found))
+    files, problems = _name_files(list(found))
     if not files:
-        raise ValueError(f"no {what} in {', '.join(options.paths)}")
-    for line in twice:
+        raise ValueError(f"no {what} in {', '.join(map(repr, options.paths))}")
+    for line in problems:
         warn(line)
-    failed = len(twice) + (
+    failed = len(problems) + (
         _write_images(options, files) if options.frames is None else _write_clips(options, files)
     )
     if failed:
@@ -115,15 +115,19 @@ def extract_images(images: str, folder: str, wanted: Collection[str], *, device:
 
 
 def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
-    """The files by image id, and a message for each whose id another one has."""
+    """The files by image id, and a message for each that has none, or another one's."""
     files: dict[str, str] = {}
-    twice = []
+    problems = []
     for path in paths:
-        name = id_of_file(path)
+        try:
+            name = id_of_file(path)
+        except ValueError as error:
+            problems.append(f"{path}: {error}")
+            continue
         first = files.setdefault(name, str(path))
         if first != str(path):
-            twice.append(f"{path}: {first} already has the id {name}; ids are file names")
-    return files, twice
+            problems.append(f"{path}: {first} already has the id {name}; ids are file names")
+    return files, problems
 
 
 def _write_images(options: argparse.Namespace, files: Mapping[str, str]) -> int:

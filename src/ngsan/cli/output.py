@@ -143,7 +143,8 @@ def check_outputs(
         ValueError: A path is a folder, lies in a folder that cannot be written, is an input, or is
             given twice.
     """
-    read = {Path(one).resolve() for one in inputs if one and Path(one).is_file()}
+    # Not Path.is_file, which fails where a name is too long or a folder cannot be read.
+    read = {Path(one).resolve() for one in inputs if one and os.path.isfile(one)}  # noqa: PTH113
     written: set[Path] = set()
     for option, name in outputs.items():
         path = Path(name or "-")

@@ -200,6 +200,7 @@ def find_image(
     rows: "memoryview[int]",
     starts: list[int],
     shard_of: Callable[[int], Shard],
+    check: Callable[[int], None] = lambda _: None,
 ) -> tuple[Shard, int] | None:
     """Finds an image by its id.
 
@@ -209,6 +210,7 @@ def find_image(
         rows: The image's place in the store for each hash.
         starts: Where each shard begins in the store, and where the last one ends.
         shard_of: Returns a shard by its number.
+        check: Raises an error if a shard is damaged, by its number.
 
     Returns:
         The shard of the image and the image's place in it, or None.
@@ -224,7 +226,8 @@ def find_image(
         image = row - starts[shard_number]
         if shard.key(image) == key:
             return shard, image
-        place += 1  # another id with the same hash
+        check(shard_number)  # if its id is not damaged, two ids have the same hash
+        place += 1
     return None
 
 

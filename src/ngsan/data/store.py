@@ -183,6 +183,11 @@ class FeatureStore:
         """A short text that differs between stores that differ in any byte."""
         return self._manifest.signature
 
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(entry.bytes for entry in self._files)
+
     def __len__(self) -> int:
         """Number of images."""
         return self._starts[-1]
@@ -230,25 +235,33 @@ class FeatureStore:
         Returns:
             A line for each damaged or missing file, which names it; empty if all is well.
         """
-        problems = []
+        return [problem for problem in self.check_files() if problem]
+
+    def check_files(self) -> Iterator[str]:
+        """See `verify`; yields a text after each file, which is empty if all is well with it."""
+        problem = ""
         try:
             if Manifest.read(self.folder / MANIFEST) != self._manifest:
-                problems.append(f"{MANIFEST}: it was replaced after the store was opened")
+                problem = f"{MANIFEST}: it was replaced after the store was opened"
         except (OSError, ValueError) as error:
-            problems.append(f"{MANIFEST}: {error}")
+            problem = f"{MANIFEST}: {error}"
+        yield problem
         for entry in self._files:
             try:
                 entry.check(self.folder, content=True)
             except (OSError, ValueError) as error:
-                problems.append(f"{entry.name}: {error}")
-        return problems
+                yield f"{entry.name}: {error}"
+            else:
+                yield ""
 
     def _find(self, image_id: str | int) -> tuple[Shard, int] | None:
         """The shard of an image and the image's place in it."""
         # Stored ids are canonical, so a string that is found needs no other form.
         name = image_id if type(image_id) is str else canonical_id(image_id)
         index = self._index
-        place = find_image(name.encode(), index.hashes, index.rows, self._starts, self._shard)
+        place = find_image(
+            name.encode(), index.hashes, index.rows, self._starts, self._shard, self._check_shard
+        )
         if place is not None:
             return place
         canonical = canonical_id(name)
@@ -261,6 +274,9 @@ class FeatureStore:
         # Its content, too: it is small, and a wrong byte would hide images or mix them up.
         self._manifest.index.check(self.folder, content=True)
         return _Index(self.folder / INDEX, len(self))
+
+    def _check_shard(self, number: int) -> None:
+        self._manifest.shards[number].check(self.folder, content=True)
 
     def _shard(self, number: int) -> Shard:
         shard = self._shards[number]

@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ngsan.train.checkpointing import Checkpointer, require_finite
+from ngsan.train.data_check import DataCheck
 from ngsan.train.distributed import StoppedError
 from ngsan.train.log import Listener, Meter
 from ngsan.train.step import (
@@ -48,6 +49,7 @@ class Run:
     model: nn.Module
     setup: TrainingSetup
     checkpointer: Checkpointer
+    data_check: DataCheck
     compiled: bool
     stop: Event
     """Set to ask for a stop after the current step."""
@@ -175,7 +177,9 @@ def _run_epoch(
         meter.add(torch.cat((sums, sum_over_processes(run.fabric, more))), lr)
         if progress.position == phase.steps:
             break  # the end of the epoch is saved after validation
-        if run.stop.is_set() or run.checkpointer.is_due():
+        checked = run.data_check.is_done()
+        if run.stop.is_set() or (checked and run.checkpointer.is_due()):
+            run.data_check.wait()
             progress.sums = meter.epoch_sums()
             save()
             if run.stop.is_set():
@@ -185,6 +189,7 @@ def _run_epoch(
 
 def _validate(run: Run, save: Callable[[], None]) -> dict[str, float]:
     """Validates the evaluation model; saves the state if the run is to stop meanwhile."""
+    run.data_check.wait()
     try:
         return run.setup.validate()
     except StoppedError:

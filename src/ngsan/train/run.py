@@ -18,6 +18,7 @@ from ngsan.data.questions import QUESTIONS
 from ngsan.models.checkpoint import WEIGHTS
 from ngsan.threads import limit_torch_threads
 from ngsan.train.checkpointing import STATES, Checkpointer, remove_epochs, restore_model
+from ngsan.train.data_check import DataCheck
 from ngsan.train.distributed import (
     StoppedError,
     build_fabric,
@@ -186,6 +187,8 @@ def _train(
             remove_epochs(output)
             _log_end(progress, output, log)
         return
+    # One process of each machine reads its files.
+    data_check = DataCheck(task.stores() if fabric.local_rank == 0 else ())
     model.to(fabric.device)
     checkpointer = Checkpointer(
         output,
@@ -205,6 +208,7 @@ def _train(
         model=model,
         setup=task.setup(model, stop),
         checkpointer=checkpointer,
+        data_check=data_check,
         compiled=is_compiled(config.runtime, fabric.device),
         stop=stop,
         log=log,
@@ -221,7 +225,7 @@ def _train(
         }
     )
     optimizer = {} if state is None else dict(state.tensors["optimizer"])
-    with closing(checkpointer):
+    with closing(data_check), closing(checkpointer):
         run_phases(run, progress, optimizer)
         checkpointer.finish(progress)
     if fabric.is_global_zero and progress.best is not None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ngsan.config import AnsweringConfig, PhaseConfig, TrainConfig, TranslationConfig
 from ngsan.data.shards import PARTIAL
+from ngsan.data.store import FeatureStore
 from ngsan.models.checkpoint import Companion, read_checkpoint, save_model
 from ngsan.train.step import Inputs
 
@@ -205,6 +206,11 @@ class Task(ABC):
         self.fabric, self.train, self.val, self.metric = fabric, train, val, metric
         self.signatures = {"train": train.signature, "validation": val.signature}
         """They identify the data instead of the folders, which may move."""
+
+    def stores(self) -> list[FeatureStore]:
+        """The features that are read from files."""
+        found = (getattr(split, "store", None) for split in (self.train, self.val))
+        return [store for store in found if isinstance(store, FeatureStore)]
 
     @abstractmethod
     def build(self, *, fresh: bool) -> nn.Module:

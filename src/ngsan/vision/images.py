@@ -5,7 +5,6 @@ Needs only Pillow and numpy.
 Shapes: `H` and `W` are the height and width of an image.
 """
 
-import glob
 import io
 import mmap
 import os
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ngsan.vision.patterns import ALL, expand, is_pattern
 from ngsan.vision.structure import StructureError, check_sides, check_structure
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
@@ -179,16 +179,13 @@ def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
             yield Path()
             continue
         path = Path(given)
-        text = str(path)
-        # A file name may contain the characters of a pattern.
-        is_pattern = glob.has_magic(text) and not os.path.lexists(text)
-        # Path.glob rejects absolute patterns and includes hidden files.
-        found = sorted(glob.glob(text, recursive=True)) if is_pattern else []  # noqa: PTH207
-        for match in map(Path, found) if found else [path]:
+        found, unread = expand(str(path)) if is_pattern(str(path)) else ([path], [])
+        for match in found or ([] if unread else [path]):
             if not is_folder(match):
                 yield match
-            elif not is_pattern or "**" not in path.parts:  # "**" matches the files in folders, too
+            elif match == path or ALL not in path.parts:  # it matches the files in folders, too
                 yield from _in_folder(match)
+        yield from unread
 
 
 def _in_folder(top: Path) -> Iterator[Path]:

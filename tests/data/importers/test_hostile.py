@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from ngsan.__main__ import main
+from ngsan.data import FeatureStore
 from ngsan.data.importers.features import list_files
 from ngsan.data.importers.folders import read_npz, read_tensors
 from ngsan.data.importers.hdf5 import read_hdf5
@@ -136,13 +138,27 @@ def test_a_thousand_folders_within_each_other(tmp_path, monkeypatch):
     os.chdir(tmp_path)
     (name,) = list_files(".", (".npz",))
     assert name == "d/" * 1100 + "7.npz"
+    assert main(["data", "features", "npz", ".", "-o", "out"]) == 0
+    assert list(FeatureStore("out").ids()) == ["7"]
     subprocess.run(["rm", "-rf", "d"], check=True)  # Python alone cannot remove it
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(closed_folder):
     np.savez(closed_folder.parent / "1.npz", features=FEATURES, bbox=BOXES)
-    with pytest.raises(PermissionError, match="closed"):
+    with pytest.raises(ValueError, match="closed: unreadable folder: Permission denied"):
         list_files(closed_folder.parent, (".npz",))
+
+
+def test_unreadable_folders_are_counted_and_the_rest_is_imported(closed_folder, capsys):
+    folder = closed_folder.parent
+    for number in (1, 2):
+        np.savez(folder / f"{number}.npz", features=FEATURES, bbox=BOXES)
+    words = ["data", "features", "npz", str(folder), "-o", str(folder / "out")]
+    assert main(words) == 2
+    assert "closed: unreadable folder: Permission denied" in capsys.readouterr().err
+    assert main([*words, "--skip-bad"]) == 1
+    assert "skipped 1: unreadable folder (first: " in capsys.readouterr().out
+    assert sorted(FeatureStore(folder / "out").ids()) == ["1", "2"]
 
 
 def test_bad_files_are_counted_and_the_rest_is_read(tmp_path):

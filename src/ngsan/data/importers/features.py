@@ -31,6 +31,9 @@ reader's total. A reader that gets it as `start` continues with the next image."
 Item: TypeAlias = tuple[Position, str, Regions]
 """Position, image id and regions."""
 
+UNREADABLE_FOLDER = "unreadable folder"
+"""The kind of problem of a folder that cannot be read."""
+
 SKIPPED = "skipped"
 """Where a position keeps the counts of problems so far."""
 
@@ -61,7 +64,11 @@ def place(position: Position, image_id: str | None = None) -> str:
 
 
 def list_files(
-    folder: str | Path, suffixes: Collection[str], *, leave_out: str | Path | None = None
+    folder: str | Path,
+    suffixes: Collection[str],
+    *,
+    leave_out: str | Path | None = None,
+    problems: Problems | None = None,
 ) -> list[str]:
     """The files of a folder and its sub-folders, sorted by name; hidden files are skipped.
 
@@ -69,6 +76,7 @@ def list_files(
         folder: The folder.
         suffixes: File extensions to include, such as ".npz".
         leave_out: A sub-folder to skip.
+        problems: Where folders that cannot be read are reported; None raises an error.
 
     Returns:
         Names relative to `folder`, with forward slashes.
@@ -77,9 +85,14 @@ def list_files(
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     without = None if leave_out is None else Path(leave_out).resolve()
+    problems = problems or Problems()
+
+    def report(error: OSError) -> None:
+        problems.report(UNREADABLE_FOLDER, str(error.filename), str(error.strerror))
+
     found = (
         path
-        for path in walk(folder)
+        for path in walk(folder, report)
         if path.suffix in suffixes
         and not path.name.startswith(".")
         and (without is None or without not in path.resolve().parents)

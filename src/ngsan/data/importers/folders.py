@@ -63,19 +63,24 @@ _UNREADABLE = (
 )
 
 
+def _seen() -> Problems:
+    """For problems that are reported elsewhere, or were when an import began."""
+    return Problems(skip=True)
+
+
 def npz_total(folder: str | Path, *, boxes: str | Path | None = None) -> int:
     """The number of files; the unit of `done` in positions."""
-    return len(list_files(folder, NUMPY_SUFFIXES, leave_out=boxes))
+    return len(list_files(folder, NUMPY_SUFFIXES, leave_out=boxes, problems=_seen()))
 
 
 def tensors_total(folder: str | Path) -> int:
     """The number of files; the unit of `done` in positions."""
-    return len(list_files(folder, TENSOR_SUFFIXES))
+    return len(list_files(folder, TENSOR_SUFFIXES, problems=_seen()))
 
 
 def frames_total(folder: str | Path) -> int:
     """The number of files; the unit of `done` in positions."""
-    return len(list_files(folder, FRAME_SUFFIXES))
+    return len(list_files(folder, FRAME_SUFFIXES, problems=_seen()))
 
 
 def read_npz(
@@ -111,7 +116,8 @@ def read_npz(
             found = replace(found, boxes=_boxes_of(box_folder / name))
         return make_regions(image_id, found, rules, grid=grid)
 
-    names = list_files(folder, NUMPY_SUFFIXES, leave_out=boxes)
+    seen = _seen() if start else problems
+    names = list_files(folder, NUMPY_SUFFIXES, leave_out=boxes, problems=seen)
     yield from read_folder(names, load, start=start, problems=problems)
 
 
@@ -134,7 +140,7 @@ def read_tensors(
         found = _load_pt(path) if path.suffix == ".pt" else _load_safetensors(path)
         return make_regions(image_id, found, rules, grid=grid)
 
-    names = list_files(folder, TENSOR_SUFFIXES)
+    names = list_files(folder, TENSOR_SUFFIXES, problems=_seen() if start else problems)
     yield from read_folder(names, load, start=start, problems=problems)
 
 
@@ -170,7 +176,7 @@ def read_frames(
             features = features[places.round().astype(np.int64)]
         return Regions(half_features(features))
 
-    names = list_files(folder, FRAME_SUFFIXES)
+    names = list_files(folder, FRAME_SUFFIXES, problems=_seen() if start else problems)
     yield from read_folder(
         names, load, start=start, problems=problems, name_id=lambda name: Path(name).stem
     )

@@ -1,0 +1,58 @@
+"""Compares the features of a run with their checksums.
+
+A large store is read beside the first steps. Until that has ended no state is saved and no model is
+kept, so nothing that a run leaves was learned from damaged features.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+
+from ngsan.data.store import FeatureStore
+
+_AT_ONCE = 256 << 20
+"""Bytes that are read before the first step, in a second or less."""
+
+
+class DataCheck:
+    """The check of some stores, in a thread of its own."""
+
+    def __init__(self, stores: Iterable[FeatureStore]) -> None:
+        """Starts the check.
+
+        Raises:
+            ValueError: A file of a small store is damaged or missing; names it.
+        """
+        chosen = list({store.folder.resolve(): store for store in stores}.values())
+        self._stop, self._thread = Event(), ThreadPoolExecutor(1)
+        self._reading: Future[None] = self._thread.submit(self._read, chosen)
+        if sum(store.bytes for store in chosen) <= _AT_ONCE:
+            self.wait()
+
+    def _read(self, stores: Iterable[FeatureStore]) -> None:
+        for store in stores:
+            for problem in store.check_files():
+                if problem:
+                    raise ValueError(problem)
+                if self._stop.is_set():
+                    return
+
+    def is_done(self) -> bool:
+        """Whether all files have been read; a `ValueError` that names a damaged one."""
+        if not self._reading.done():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Waits for the end of the check; a `ValueError` that names a damaged file."""
+        try:
+            self._reading.result()
+        except ValueError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the check early."""
+        self._stop.set()
+        self._thread.shutdown()
