@@ -1,6 +1,7 @@
 """Expected search results in plain Python: exhaustive search, and beam search with lists and loops.
 
-Probabilities come from `TableModel.log_probs`, in double precision. The boundary is 0.
+Probabilities come from `TableModel.log_probs`, in double precision. The boundary is 0. Evidence is
+(B, V), as `Search` has it.
 """
 
 import dataclasses
@@ -46,6 +47,11 @@ def may_be_cut(words, rules: Constraints):
     return set(rules.required) <= set(words) and not bad
 
 
+def gain(evidence, image, words):
+    """The evidence of a caption: of each of its words once."""
+    return 0.0 if evidence is None else sum(float(evidence[image][word]) for word in set(words))
+
+
 def all_captions(
     model,
     image,
@@ -54,12 +60,14 @@ def all_captions(
     length_penalty=0.0,
     rules=Constraints(),  # noqa: B008
     must_end=False,
+    evidence=None,
 ):
     """Every caption that satisfies the constraints, best first."""
     found = []
 
     def add(words, total, length):
-        found.append(Found(words, total, total / length**length_penalty))
+        worth = total + gain(evidence, image, words)
+        found.append(Found(words, total, worth / length**length_penalty))
 
     def grow(words, total):
         log_probs = model.log_probs(image, words)
@@ -112,8 +120,13 @@ def beam_search(
     diversity=0.5,
     rules=Constraints(),  # noqa: B008
     must_end=False,
+    evidence=None,
 ):
     """Beam search without tensors."""
+
+    def worth(words, total):
+        return total + gain(evidence, image, words)
+
     width, required = beam // groups, set(rules.required)
     state = [Group([[((), 0.0)]] + [[] for _ in required]) for _ in range(groups)]
     for length in range(1, max_length + 1):  # of this step's captions, including the end token
@@ -128,7 +141,8 @@ def beam_search(
                     if must_end and word and length == max_length:
                         continue
                     value = total + log_probs[word]
-                    rank = value - diversity * chosen_words.count(word)
+                    new = (*words, word) if word else words
+                    rank = worth(new, value) - diversity * chosen_words.count(word)
                     bank = len(required & {*words, word})
                     ranked[bank].append((rank, words, word, value))
             banks = []
@@ -138,20 +152,20 @@ def beam_search(
                 if bank == len(required) and not group.done:
                     for _, words, word, value in candidates[:width]:
                         if word == 0:
-                            score = value / length**length_penalty
+                            score = worth(words, value) / length**length_penalty
                             group.shelf.append(Found(words, value, score))
                 banks.append([(*c[1:3], c[3]) for c in candidates if c[2] != 0][:width])
             chosen_words += [word for bank in banks for _, word, _ in bank]
             group.banks = [[((*words, word), value) for words, word, value in b] for b in banks]
             group.shelf = sorted(group.shelf, key=lambda found: -found.score)[:width]
             group.done = group.done or _is_done(
-                group, width, max_length, length, length_penalty, early_stopping
+                group, width, max_length, length, length_penalty, early_stopping, worth
             )
-    return _collect(state, width, max_length, length_penalty)[:num_return]
+    return _collect(state, width, max_length, length_penalty, worth)[:num_return]
 
 
-def _is_done(group, width, max_length, length, length_penalty, early_stopping):
-    open_totals = [total for bank in group.banks for _, total in bank]
+def _is_done(group, width, max_length, length, length_penalty, early_stopping, worth):
+    open_totals = [worth(*caption) for bank in group.banks for caption in bank]
     if not open_totals:
         return True
     if len(group.shelf) < width:
@@ -164,11 +178,12 @@ def _is_done(group, width, max_length, length, length_penalty, early_stopping):
     return (early_stopping and length < max_length) or group.shelf[-1].score >= bound
 
 
-def _collect(state, width, max_length, length_penalty):
+def _collect(state, width, max_length, length_penalty, worth):
     shelves = []
     for group in state:
         if not group.done:
-            cut = [Found(w, t, t / max_length**length_penalty) for w, t in group.banks[-1]]
+            divisor = max_length**length_penalty
+            cut = [Found(w, t, worth(w, t) / divisor) for w, t in group.banks[-1]]
             group.shelf += cut
         shelves += sorted(group.shelf, key=lambda found: -found.score)[:width]
     distinct = {found.words: found for found in reversed(shelves)}

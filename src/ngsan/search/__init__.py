@@ -7,6 +7,9 @@ only for a model whose arrays are tensors.
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ngsan.config import DecodingConfig
 from ngsan.search.beam import Beam
 from ngsan.search.constraints import Constraints
@@ -28,7 +31,12 @@ __all__ = [
 
 
 def build_search(
-    steps: StepModel, decoding: DecodingConfig, vocabulary: Vocabulary, *, first: int = 0
+    steps: StepModel,
+    decoding: DecodingConfig,
+    vocabulary: Vocabulary,
+    *,
+    first: int = 0,
+    evidence: NDArray[np.floating[Any]] | None = None,
 ) -> Search:
     """Turns a configuration into a search.
 
@@ -37,6 +45,7 @@ def build_search(
         decoding: How to write captions.
         vocabulary: The model's words.
         first: Number of the first image. Sampled words depend on it.
+        evidence: (B, V) what is added to the log-probabilities when words are ranked, or None.
 
     Raises:
         ValueError: A word is not in the vocabulary, or the constraints cannot be met.
@@ -44,6 +53,7 @@ def build_search(
     shared: dict[str, Any] = {
         "max_length": decoding.max_length,
         "constraints": Constraints.of(decoding, vocabulary),
+        "evidence": evidence,
     }
     if decoding.method == "greedy":
         return Greedy(steps, **shared)

@@ -21,9 +21,10 @@ max_length, `V` vocabulary, `Q` candidates looked at.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ngsan.search.constraints import Constraints
 from ngsan.search.numpy_ops import Array
@@ -36,8 +37,12 @@ _FREE = Constraints()
 class Beam(Search):
     """Beam search.
 
-    The score of a caption is its log-probability divided by its length to the power of
-    `length_penalty`; the end counts as a word.
+    The score of a caption is its log-probability and the evidence of its words, divided by its
+    length to the power of `length_penalty`; the end counts as a word.
+
+    Note:
+        An open caption is given up as if no evidence were to come. With evidence above 0 it might
+        still have overtaken those that have ended, but the search would seldom stop early.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Beam(Search):
         diversity: float = 0.5,
         max_length: int = 20,
         constraints: Constraints = _FREE,
+        evidence: NDArray[np.floating[Any]] | None = None,
         must_end: bool = False,
     ) -> None:
         """Checks the settings and allocates the state.
@@ -68,6 +74,7 @@ class Beam(Search):
             diversity: What a word costs for each earlier group's caption that chose it.
             max_length: T, most words of a caption.
             constraints: Conditions on captions.
+            evidence: See `Search`.
             must_end: Whether only the end may stand in the last place, as in fairseq: a caption
                 then has T - 1 words at most, and its end counts. If not, one of T words is cut off
                 there, and scored without an end.
@@ -91,6 +98,7 @@ class Beam(Search):
             rows=groups * self.banks * self.width,
             max_length=max_length,
             constraints=constraints,
+            evidence=evidence,
         )
         self.num_return, self.early_stopping, self.diversity = num_return, early_stopping, diversity
         self.length_penalty = length_penalty
@@ -123,14 +131,16 @@ class Beam(Search):
 
     def advance(self) -> None:
         log_probs = self.next_log_probs()
-        log_probs = log_probs.reshape(*self.totals.shape, log_probs.shape[-1])  # (B, G, K, W, V)
         last = self.position == self.max_length - 1
         if self._no_end is not None and self.ops.maybe(last):
             log_probs = self.ops.where(self._no_end & last, -math.inf, log_probs)
+        shape = (*self.totals.shape, log_probs.shape[-1])  # (B, G, K, W, V)
+        ranked, log_probs = self.ranked(log_probs).reshape(shape), log_probs.reshape(shape)
         picks: list[_Continuations] = []
         for group in range(self.groups):
             cost = self._cost(picks, log_probs)
-            picks.append(self._settle(group, self._candidates(group, log_probs[:, group], cost)))
+            found = self._candidates(group, log_probs[:, group], ranked[:, group], cost)
+            picks.append(self._settle(group, found))
         self._continue(picks)
 
     def finished(self) -> Array:
@@ -179,18 +189,21 @@ class Beam(Search):
             self.ops.add_at(cost, pick.words.reshape(-1, count), price.reshape(-1, count))
         return cost[:, None, None, :]
 
-    def _candidates(self, group: int, log_probs: Array, cost: Array | None) -> "_Continuations":
+    def _candidates(
+        self, group: int, log_probs: Array, gains: Array, cost: Array | None
+    ) -> "_Continuations":
         """(B, K, Q) the best continuations in each bank of a group, the best first.
 
         Args:
             group: Which.
             log_probs: (B, K, W, V) of each caption's next word.
+            gains: (B, K, W, V) the same with evidence.
             cost: (B, 1, 1, V) or None.
         """
         ops, totals = self.ops, self.totals[:, group]
         _, banks, width, vocabulary = log_probs.shape
         count = min(2 * width, width * vocabulary)
-        ranked = (log_probs if cost is None else log_probs - cost) + totals[..., None]
+        ranked = (gains if cost is None else gains - cost) + totals[..., None]
         gaining = None
         if banks > 1:
             ranked, gaining = self._split(group, ranked)
@@ -215,9 +228,10 @@ class Beam(Search):
         chosen = ops.take(log_probs.reshape(-1, size * vocabulary), flat).reshape(words.shape)
         values = ranks
         if cost is not None:  # it decides what is chosen, not what that is worth
+            gained = ops.take(gains.reshape(-1, size * vocabulary), flat).reshape(words.shape)
             flat = parents.reshape(-1, banks * count)
             worth = ops.take(totals.reshape(-1, size), flat).reshape(words.shape)
-            values = ops.where(ranks > -math.inf, worth + chosen, -math.inf)
+            values = ops.where(ranks > -math.inf, worth + gained, -math.inf)
         return _Continuations(parents, words, values, chosen)
 
     def _split(self, group: int, ranked: Array) -> tuple[Array, Array]:
@@ -302,7 +316,8 @@ class _Continuations(NamedTuple):
     words: Array
 
     totals: Array
-    """Log-probabilities of the captions; minus infinity where there is none."""
+    """What the captions are worth before division: log-probabilities and evidence; minus infinity
+    where there is none."""
 
     log_probs: Array
     """Of the words alone."""

@@ -127,6 +127,10 @@ class NumpyOps:
         """Writes one value at the places, (Q,), in place."""
         array[..., places] = value
 
+    def fill_at(self, array: Array, places: Array, value: float) -> None:
+        """Writes one value at places, (..., Q), of (..., X), in place."""
+        np.put_along_axis(array, places, value, -1)
+
     def add_at(self, array: Array, places: Array, values: Array) -> None:
         """Adds values, (..., Q), at places, (..., Q), in place; places may repeat."""
         size, count = array.shape[-1], places.shape[-1]

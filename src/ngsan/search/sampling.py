@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ngsan.search.constraints import Constraints
 from ngsan.search.numpy_ops import Array
 from ngsan.search.search import Search, StepModel, Written
@@ -30,40 +33,55 @@ class _Separate(Search):
     def __init__(self, steps: StepModel, *, rows: int, **settings: Any) -> None:
         super().__init__(steps, rows=rows, **settings)
         self.ended = self.ops.full((steps.images, rows), False)
+        self.totals = self.ops.full((steps.images, rows), 0.0)
 
     def begin(self) -> None:
         super().begin()
         self.ended[...] = False
+        self.totals[...] = 0.0
 
     def advance(self) -> None:
         log_probs = self.next_log_probs()
-        words = self.ops.where(self.ended, BOUNDARY, self.choose(log_probs))
+        ranked = self.ranked(log_probs)
+        words = self.ops.where(self.ended, BOUNDARY, self.choose(ranked))
         # Where nothing is allowed, minus infinity makes the whole caption worthless.
-        chosen = self.ops.take(log_probs, words[..., None])[..., 0]
-        self.write(words, self.ops.where(self.ended, 0.0, chosen))
+        chosen, worth = (
+            self.ops.where(self.ended, 0.0, self.ops.take(values, words[..., None])[..., 0])
+            for values in (log_probs, ranked)
+        )
+        self.write(words, chosen)
+        self.totals += worth
         self.ended |= words == BOUNDARY
 
     @abstractmethod
-    def choose(self, log_probs: Array) -> Array:
+    def choose(self, ranked: Array) -> Array:
         """Chooses the next words: (B, R, V) to (B, R)."""
 
     def finished(self) -> Array:
         return self.ended.all()
 
     def result(self) -> Written:
-        return Written.of(self.words, self.word_log_probs)
+        scores = None if self.evidence is None else self.totals
+        return Written.of(self.words, self.word_log_probs, scores)
 
 
 class Greedy(_Separate):
     """The most probable word after each other; of equals, the one with the lowest id."""
 
     def __init__(
-        self, steps: StepModel, *, max_length: int = 20, constraints: Constraints = _FREE
+        self,
+        steps: StepModel,
+        *,
+        max_length: int = 20,
+        constraints: Constraints = _FREE,
+        evidence: NDArray[np.floating[Any]] | None = None,
     ) -> None:
-        super().__init__(steps, rows=1, max_length=max_length, constraints=constraints)
+        super().__init__(
+            steps, rows=1, max_length=max_length, constraints=constraints, evidence=evidence
+        )
 
-    def choose(self, log_probs: Array) -> Array:
-        return log_probs.argmax(-1)
+    def choose(self, ranked: Array) -> Array:
+        return ranked.argmax(-1)
 
 
 class Sampling(_Separate):
@@ -85,6 +103,7 @@ class Sampling(_Separate):
         keys: Sequence[int] | Array | None = None,
         max_length: int = 20,
         constraints: Constraints = _FREE,
+        evidence: NDArray[np.floating[Any]] | None = None,
         look: bool = True,
     ) -> None:
         """Checks the settings and allocates the state.
@@ -99,6 +118,7 @@ class Sampling(_Separate):
             keys: (B,) an integer for each image; None for 0, 1, 2, ...
             max_length: T.
             constraints: Conditions on captions.
+            evidence: See `Search`.
             look: See `Search`.
         """
         if samples < 1:
@@ -114,6 +134,7 @@ class Sampling(_Separate):
             rows=min(samples, _SIDE_BY_SIDE),
             max_length=max_length,
             constraints=constraints,
+            evidence=evidence,
             look=look,
         )
         self.samples, self.temperature, self.top_p = samples, temperature, top_p
@@ -148,17 +169,17 @@ class Sampling(_Separate):
         columns = ([getattr(part, field.name) for part in parts] for field in fields(Written))
         return Written(*(self.ops.cat(column, 1)[:, : self.samples] for column in columns))
 
-    def choose(self, log_probs: Array) -> Array:
+    def choose(self, ranked: Array) -> Array:
         """Draws the next words: (B, R, V) to (B, R)."""
         # The best word becomes 0, so that no temperature makes it overflow or vanish.
-        kept = log_probs - self.ops.largest(log_probs)[..., None].clip(min=-1e30)
+        kept = ranked - self.ops.largest(ranked)[..., None].clip(min=-1e30)
         if self.temperature != 1:
             kept = kept / self.temperature
         bits = random_bits(self._seed, self._keys, self._numbers, self.position.reshape(1))
         drawn = self.ops.floats(bits) * 2.0**-24
         words = draw(self.ops, self.ops.exp(self._truncated(kept)), drawn)
         # Where nothing is allowed the search ends up past the last word.
-        return words.clip(max=log_probs.shape[-1] - 1)
+        return words.clip(max=ranked.shape[-1] - 1)
 
     def _truncated(self, scores: Array) -> Array:
         """Minus infinity for words that top_k and top_p exclude; of equals the last leave first."""

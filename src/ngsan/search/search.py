@@ -4,6 +4,10 @@ A search keeps its state in arrays whose shapes never change, and writes them in
 a step never waits for the device, so it can be captured as a CUDA graph and replayed; whether all
 captions have ended is looked at every few steps only, or never.
 
+Evidence says how much more or less than the model something else expects each word, such as an
+object detector: it is added to the log-probabilities when continuations are ranked, once for every
+word of a caption, however often that occurs. It decides what is written, never what that is worth.
+
 Shapes: `B` images, `R` captions an image that are written side by side, `M` captions returned,
 `T` max_length, `V` vocabulary.
 """
@@ -13,6 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ngsan.search.constraints import Constraints, Rules
 from ngsan.search.numpy_ops import Array, NumpyOps
@@ -114,14 +121,15 @@ class Written:
     """(B, M) boolean, False = cut off at T words."""
 
     word_log_probs: Array
-    """(B, M, T) the model's log-probability of each word and of the end, 0 after that. Temperature
-    and constraints decide what is written, never what it is worth."""
+    """(B, M, T) the model's log-probability of each word and of the end, 0 after that. Temperature,
+    evidence and constraints decide what is written, never what it is worth."""
 
     log_probs: Array
     """(B, M) their sum."""
 
     scores: Array
-    """(B, M) what the captions were ranked by. Minus infinity: no such caption."""
+    """(B, M) what the captions were ranked by, with the evidence. Minus infinity: no such
+    caption."""
 
     @classmethod
     def of(cls, words: Array, word_log_probs: Array, scores: Array | None = None) -> "Written":
@@ -177,6 +185,7 @@ class Search(ABC):
         rows: int,
         max_length: int,
         constraints: Constraints,
+        evidence: NDArray[np.floating[Any]] | None = None,
         look: bool = True,
     ) -> None:
         """Allocates the state.
@@ -186,6 +195,8 @@ class Search(ABC):
             rows: R.
             max_length: T, most words of a caption.
             constraints: Conditions on captions.
+            evidence: (B, V) finite, added to the log-probabilities in ranking; None for none. That
+                of the boundary is ignored.
             look: Whether to look every few steps if all captions have ended. That waits for the
                 device, and of very many captions there is always one that has not.
         """
@@ -208,9 +219,23 @@ class Search(ABC):
         self.parents: Array = None
         self.words = ops.full(shape, BOUNDARY)
         self.word_log_probs = ops.full(shape, 0.0)
+        self.evidence: Array = None
+        if evidence is not None:
+            self.evidence = ops.full((steps.images, steps.vocab_size), 0.0)
+            self.see(evidence)
         self.nan_trace = ops.full(shape[:2], 0.0)  # NaN once a caption had NaN probabilities
         self._block_size = min(ops.steps_between_looks, max_length)
         self._block = ops.capture(self._advance_by, self._warm_up)
+
+    def see(self, evidence: NDArray[np.floating[Any]]) -> None:
+        """Replaces the evidence, (B, V), of a search that was built with some."""
+        shape = tuple(self.evidence.shape)
+        if evidence.shape != shape:
+            raise ValueError(f"evidence of shape {evidence.shape} must be (images, words): {shape}")
+        if not np.isfinite(evidence).all():
+            raise ValueError("evidence must be finite; to exclude a word, forbid it")
+        with self.ops.session():
+            self.evidence[...] = self.ops.array(evidence, float)
 
     def run(self) -> Written:
         """Writes captions for the images that the model holds now."""
@@ -269,6 +294,14 @@ class Search(ABC):
         log_probs = self.ops.log_softmax(self.steps.step(self.latest, self.parents))
         self.nan_trace += log_probs[..., 0]  # one NaN makes all of them NaN
         return self.rules.apply(log_probs, self.words, self.position)
+
+    def ranked(self, log_probs: Array) -> Array:
+        """(B, R, V) what the next words are ranked by: log-probabilities and new evidence."""
+        if self.evidence is None:
+            return log_probs
+        gain = self.evidence[:, None] + self.ops.full((1, self.rows, 1), 0.0)
+        self.ops.fill_at(gain, self.words, 0.0)  # also the boundary, which fills every caption
+        return log_probs + gain
 
     def write(self, words: Array, log_probs: Array) -> None:
         """Appends a word, (B, R), and its log-probability to every caption."""

@@ -121,6 +121,9 @@ class TorchOps:
     def fill(self, array: Tensor, places: Tensor, value: float) -> None:
         array.index_fill_(-1, places, value)
 
+    def fill_at(self, array: Tensor, places: Tensor, value: float) -> None:
+        array.scatter_(-1, places, value)
+
     def add_at(self, array: Tensor, places: Tensor, values: Tensor) -> None:
         array.scatter_add_(-1, places, values.to(array.dtype))
 
