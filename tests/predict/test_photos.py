@@ -23,6 +23,7 @@ from ngsan.models import build_captioner
 from ngsan.models.checkpoint import load_model, save_model
 from ngsan.predict.backend_torch import TorchBackend
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner
+from ngsan.search import Written
 from ngsan.text.vocabulary import BAD_ENDINGS, BOUNDARY, Vocabulary
 from ngsan.vision.images import ImageError, open_image, to_square
 from tests.predict.painter import NAMES, Painter, open_painter, paint
@@ -298,6 +299,37 @@ def test_defaults_prevent_repeats_and_bad_endings(captioner, monkeypatch):
     assert len(set(triples(free.words))) < len(triples(free.words))
     assert len(set(triples(caption.words))) == len(triples(caption.words))
     assert caption.words[-1] not in BAD_ENDINGS
+
+
+class Author:
+    """A backend that writes given captions of one photograph, whatever it shows."""
+
+    image_size, batch_size, first_batch = 16, 8, 1
+    vocabulary = Vocabulary(["a", "an", "orange", "cat"])
+
+    def __init__(self, *texts):
+        self.texts = texts
+
+    def search_images(self, images, **_):
+        words = np.full((1, len(self.texts), 6), BOUNDARY)
+        for place, text in enumerate(self.texts):
+            ids = self.vocabulary.encode(text.split())
+            words[0, place, : len(ids)] = ids
+        return Written.of(words, -np.ones(words.shape, np.float32)), None
+
+
+def test_articles_take_the_form_of_the_next_word():
+    caption = Captioner(Author("a orange an cat", "an orange a cat", "a cat")).caption(paint())
+    assert caption == "an orange a cat"
+    assert list(caption.ids) == Author.vocabulary.encode(caption.words)
+    assert [str(other) for other in caption.others] == ["a cat"]  # and not the same once more
+
+
+@pytest.mark.parametrize("option", ["forbid", "require", "prefix"])
+def test_articles_that_the_user_chose_are_left_alone(option):
+    captioner = Captioner(Author("a orange"))
+    assert captioner.caption(paint(), **{option: "an"}) == "a orange"
+    assert captioner.caption(paint(), **{option: "cat"}) == "an orange"
 
 
 def test_captioner_is_thread_safe(captioner):

@@ -22,6 +22,7 @@ from PIL import Image
 
 from ngsan.config import DecodingConfig
 from ngsan.search import Written
+from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.images import ImageError, ImageSource, open_image, to_square
 
@@ -258,7 +259,8 @@ class Captioner:
         """
         options = decoding_options(PHOTO_DECODING, decoding)
         return self._captions(
-            self.backend.search_images(images, decoding=options, attention=attention, first=first)
+            self.backend.search_images(images, decoding=options, attention=attention, first=first),
+            options,
         )
 
     def caption_regions(
@@ -294,12 +296,14 @@ class Captioner:
         return self._captions(
             self.backend.search_regions(
                 features, boxes, mask, decoding=options, attention=attention, first=first
-            )
+            ),
+            options,
         )
 
-    def _captions(self, found: Found) -> list[Caption]:
+    def _captions(self, found: Found, options: DecodingConfig) -> list[Caption]:
         """The first caption of each image, with the others behind it."""
         written, attention = found
+        spell = self._spells_articles(options)
         captions: list[Caption] = []
         for image, scores in enumerate(written.scores.tolist()):
             of_image: list[Caption] = []
@@ -308,7 +312,13 @@ class Captioner:
                     continue  # the constraints allow fewer captions than asked for
                 length = int(written.lengths[image, rank])
                 ids = written.words[image, rank, :length].tolist()
-                caption = Caption(" ".join(self.vocabulary.decode(ids)))
+                words = self.vocabulary.decode(ids)
+                if spell:
+                    words = with_articles(words)
+                    ids = self.vocabulary.encode(words)
+                caption = Caption(" ".join(words))
+                if options.method == "beam" and caption in of_image:
+                    continue  # it differed by an article
                 caption.ids, caption.score = tuple(ids), score
                 caption.log_probability = float(written.log_probs[image, rank])
                 log_probs = written.word_log_probs[image, rank, : length + 1]
@@ -319,6 +329,17 @@ class Captioner:
             of_image[0].others = of_image[1:]
             captions.append(of_image[0])
         return captions
+
+    def _spells_articles(self, options: DecodingConfig) -> bool:
+        """Whether articles are chosen by the words after them, "an animal" for "a animal".
+
+        The model is unsure of it, as "an" is rare. Regions are captioned as in the paper, and
+        articles that the user asks for or forbids are left alone.
+        """
+        asked = f"{options.forbid} {options.require} {options.prefix}".split()
+        articles = ("a", "an")
+        known = all(word in self.vocabulary and word not in asked for word in articles)
+        return known and self.kind != "regions"
 
     def _stream_clips(
         self, clips: Iterable[Any], options: DecodingConfig, attention: bool, frames: int | None
@@ -373,7 +394,7 @@ class Captioner:
                 attention=attention,
                 first=min(pixels),
             )
-            captions = iter(self._captions(found))
+            captions = iter(self._captions(found, options))
         for index, read in batch.items():
             if isinstance(read, ImageError):
                 yield Result(index, None, read)
