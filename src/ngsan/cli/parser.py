@@ -35,6 +35,7 @@ EXTRAS = {
     "onnxscript": ("onnxscript", "train"),
     "pycocoevalcap": ("METEOR's word lists", "metrics"),
     "ray": ("Ray", "ray"),
+    "sacrebleu": ("sacrebleu", "metrics"),
     "sacremoses": ("sacremoses", "metrics"),
     "tensorboard": ("TensorBoard", "tensorboard"),
     "tokenizers": ("tokenizers", "train"),
