@@ -273,7 +273,7 @@ def test_keys_of_recipe_file_and_command_line(tmp_path):
     ("content", "message"),
     [
         (b"- a\n- b\n", "{file}: file: expected keys and values, not ['a', 'b']"),
-        (b"a: &a [*a]", "{file}: unknown key 'a'"),
+        (b"a: &a [*a]", "{file}: aliases such as *a are not supported, in line 1"),
         (b"\0", "{file}: unacceptable character"),
         ("model: é".encode("latin-1"), "{file}: 'utf-8' codec can't decode"),
         (b"model: 3", "model: expected keys and values, not 3"),

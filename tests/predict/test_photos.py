@@ -409,7 +409,7 @@ def test_photo_model_folder_supports_groups_and_required_words(folder):
 def test_invalid_load_arguments_raise(folder, tmp_path):
     with pytest.raises(ValueError, match="providers: .* is for ONNX Runtime, and PyTorch runs"):
         ngsan.load(folder, providers=["CPUExecutionProvider"])
-    with pytest.raises(ValueError, match="threads: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="threads: 0 is not from 1 to 64"):
         ngsan.load(folder, threads=0)
     with pytest.raises(ValueError, match="device: 'nowhere' cannot be used"):
         ngsan.load(folder, device="nowhere")
