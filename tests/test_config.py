@@ -31,6 +31,7 @@ from ngsan.config import (
     to_yaml,
 )
 from ngsan.config.yaml_text import load_yaml
+from ngsan.train.step import learning_rate
 
 PAPER = {
     **{name: TrainConfig(model=CaptionerConfig.for_model(name)) for name in MODELS},
@@ -194,8 +195,22 @@ def test_configurations_are_frozen():
 def test_partial_sections_keep_their_own_defaults():
     config = from_dict(TrainConfig, {"self_critical": {"schedule": {"peak_lr": 1e-5}}})
     assert config.self_critical.schedule == ScheduleConfig(
-        shape="constant", peak_lr=1e-5, warmup_epochs=0.0
+        peak_lr=1e-5, warmup_epochs=0.0, step_start=3
     )
+
+
+def test_second_phase_continues_the_learning_rate_of_the_first():
+    paper, epochs = TrainConfig(), 15
+
+    def rate(phase, epoch):
+        return learning_rate(phase.schedule, step=epoch, steps=1, epochs=epochs)
+
+    # The paper: min(t 1e-4, 3e-4) in epoch t, and after epoch 6 half of it every three epochs.
+    longer = [min(t * 1e-4, 3e-4) * 0.5 ** -(-max(0, t - 6) // 3) for t in range(1, 2 * epochs + 1)]
+    found = [rate(paper.cross_entropy, epoch) for epoch in range(epochs)]
+    found += [rate(paper.self_critical, epoch) for epoch in range(epochs)]
+    assert found == pytest.approx(longer)
+    assert found[epochs] == pytest.approx(1.9e-5, rel=0.02)
 
 
 def test_training_defaults_equal_the_paper():

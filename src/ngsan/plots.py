@@ -87,7 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def plot_curves(curves: Mapping[str, Sequence[Curve]], to: str | Path, *, title: str = "") -> None:
-    """Draws metrics by epoch, a panel a metric and a line a run (Figure 3 of the paper).
+    """Draws metrics by epoch, a panel a metric and a line a run (Figure 2 of the paper).
 
     Args:
         curves: The runs' curves by metric.

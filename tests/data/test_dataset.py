@@ -309,3 +309,32 @@ def test_resident_dataset_does_not_synchronize(folder):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert_same(dataset.batch([3, 1, 0]), batch)
+
+
+def test_permuted_boxes_move_within_each_image(tmp_path):
+    counts = {"7": 40, "9": 40, "11": 40, "park": 40, "13": 1}
+    write_vocabulary(tmp_path)
+    write_captions(tmp_path)
+    written = write_features(tmp_path, counts)
+    moved = {}
+    for split in ("train", "val"):
+        given = CaptionDataset(tmp_path, split)
+        permuted = CaptionDataset(tmp_path, split, boxes="permuted")
+        assert permuted.origin != given.origin
+        assert permuted.signature != given.signature
+        resident = ResidentDataset(permuted, "cpu")
+        for place, image in enumerate(permuted.ids):
+            batch, held = permuted.batch([place]), resident.batch(np.array([place]))
+            boxes = batch.boxes[0].numpy()
+            assert np.array_equal(held.boxes[0].numpy(), boxes)
+            assert np.array_equal(batch.features[0].numpy(), written[image].features)
+            before = written[image].boxes.astype(np.float32)
+            assert sorted(map(tuple, boxes)) == sorted(map(tuple, before))
+            again = CaptionDataset(tmp_path, split, boxes="permuted").batch([place])
+            assert torch.equal(again.boxes, batch.boxes)
+            if len(boxes) > 1:
+                moved[image] = [int(np.flatnonzero((before == box).all(1))[0]) for box in boxes]
+    assert set(moved) == {"7", "9", "11", "park"}
+    for order in moved.values():
+        assert sum(place != was for place, was in enumerate(order)) > 30
+    assert len({tuple(order) for order in moved.values()}) == len(moved)  # each its own

@@ -8,7 +8,13 @@ import torch
 from torch import nn
 
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig
-from ngsan.models.build import Parts, build_answerer, geometry_bias, init_glorot
+from ngsan.models.build import (
+    Parts,
+    build_answerer,
+    build_captioner,
+    geometry_bias,
+    init_glorot,
+)
 
 SHAPE = {"dim": 16, "heads": 2, "hidden_dim": 24, "layers": 1, "dropout": 0.25}
 
@@ -88,3 +94,23 @@ def test_answerers_use_pytorch_init_except_for_the_score_bias():
     assert attention.query.bias.any()  # Glorot's would be zero
     without = build_answerer(dataclasses.replace(config, geometry="none"))
     assert without.regions.layers[0].self_attention.score_bias is None
+
+
+@pytest.mark.parametrize("kind", ["query", "key", "query+key"])
+def test_plain_init_treats_the_bias_like_other_projections(kind):
+    def layers(init):
+        torch.manual_seed(0)
+        small = {**SHAPE, "dim": 64, "vocab_size": 9, "feature_dim": 5, "geometry": kind}
+        return build_captioner("g-san", **small, geometry_init=init).encoder.layers
+
+    for layer in layers("constant"):
+        bias = layer.attention.score_bias
+        for projection in filter(None, (bias.query, bias.key)):
+            assert not projection.weight.any()
+            assert projection.bias.std() > 0
+    for layer in layers("plain"):
+        bias = layer.attention.score_bias
+        for projection in filter(None, (bias.query, bias.key)):
+            bound = math.sqrt(6 / sum(projection.weight.shape))  # Glorot's
+            assert 0.9 * bound < projection.weight.abs().max() <= bound
+            assert not projection.bias.any()

@@ -76,7 +76,7 @@ def test_every_paper_value_has_a_row(name):
     ("name", "head", "cells"),
     [
         ("layers", "CIDEr, paper", "123.4 127.2 127.1 129.7 128.6 130.8 128.8 131.1"),
-        ("vqa", "accuracy, paper", " 70.8 71.3"),
+        ("vqa", "accuracy, paper", " 70.8  71.3"),
         ("translation", "tokenised BLEU, paper", "27.6 27.9"),
     ],
 )

@@ -35,6 +35,7 @@ from ngsan.reproduce.making import make_runs, missing_runs
 from ngsan.reproduce.report import build_report, to_csv, to_markdown
 from ngsan.reproduce.runs import add_all, make_run, wanted_runs
 from ngsan.reproduce.tables import TABLES, Row, Table
+from ngsan.reproduce.tasks import Fitted
 
 
 class KilledError(BaseException):
@@ -131,6 +132,25 @@ def test_run_key_depends_on_recipe_seed_and_model(data):
     assert others[2].key_after(CROSS_ENTROPY) == run.key_after(CROSS_ENTROPY)
     quick = dataclasses.replace(base(data), runtime=RuntimeConfig(device="cpu", log_steps=3))
     assert wanted_runs(TABLE, quick, [0])[0].key == run.key
+
+
+def test_run_key_ignores_younger_keys_at_their_old_values(data):
+    (run, *_) = wanted_runs(TABLE, base(data), [0])
+    settings = run.settings(CROSS_ENTROPY)
+    assert "boxes" not in settings["data"]
+    assert "geometry_init" not in settings["model"]
+    plain = CaptionerConfig(dim=16, heads=2, hidden_dim=16, layers=1, geometry_init="plain")
+    permuted = dataclasses.replace(base(data).data, boxes="permuted")
+    keys = {run.key}
+    for changed in (base(data), base(data, model=plain), base(data, data=permuted)):
+        model = dataclasses.replace(
+            changed.model,
+            vocab_size=run.config.model.vocab_size,
+            feature_dim=run.config.model.feature_dim,
+        )
+        fitted = Fitted(dataclasses.replace(changed, model=model), run.data, {})
+        keys.add(wanted_runs(TABLE, changed, [0], fitted=fitted)[0].key)
+    assert len(keys) == 3
 
 
 @pytest.mark.parametrize("step", [1, 6, 10])

@@ -30,6 +30,7 @@ PAPER_MILLIONS = {
     "san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
     "n-san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
     "g-san": {4: 41.5},
+    "ng-san": {4: 41.5},
 }
 """Parameter counts that the paper prints, in millions, by model and number of layers."""
 

@@ -180,7 +180,7 @@ PLOT = Group(
     "Draw figures.",
     {
         "metrics": Command(
-            "Draw metrics by epoch from the logs of training runs, as Figure 3 of the paper does.",
+            "Draw metrics by epoch from the logs of training runs, as Figure 2 of the paper does.",
             _metrics_options,
             _plot_metrics,
             [

@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _CurveDrawer:
-    """Draws the metric by epoch, once a minute and at the end (Figure 3 of the paper)."""
+    """Draws the metric by epoch, once a minute and at the end (Figure 2 of the paper)."""
 
     def __init__(self, output: Path, metric: str) -> None:
         self._output, self._metric = output, metric

@@ -1,6 +1,7 @@
 """The data of a training run."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ngsan.config.schema import check_range, check_types
 
@@ -80,6 +81,10 @@ class DataConfig:
 
     skip_missing: bool = False
     """Whether to skip images without features; otherwise they are an error."""
+
+    boxes: Literal["given", "permuted"] = "given"
+    """The boxes of regions as they are, or, as a control, shuffled among the regions of each image,
+    differently for each image and the same in all epochs and splits."""
 
     def __post_init__(self) -> None:
         check_types(self)

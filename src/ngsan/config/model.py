@@ -18,12 +18,12 @@ TRANSLATORS: dict[str, dict[str, str]] = {
     "transformer": {"norm": "none"},
     "transformer-nsa": {"norm": "instance"},
 }
-"""The paper's two translators (Section 4.3): what each sets in `TranslatorConfig`."""
+"""The paper's two translators (Table 8): what each sets in `TranslatorConfig`."""
 
 ANSWERERS: dict[str, dict[str, str]] = {
-    "question-only": {"regions": "none", "geometry": "none"},
-    "mcan": {"regions": "guided", "geometry": "none"},
-    "mcan-gsa": {"regions": "guided", "geometry": "query"},
+    "question-only": {"regions": "none", "geometry": "none", "question_geometry": "none"},
+    "mcan": {"regions": "guided", "geometry": "none", "question_geometry": "none"},
+    "mcan-gsa": {"regions": "guided", "geometry": "query", "question_geometry": "query"},
 }
 """The answerers by name: what each sets in `AnswererConfig`."""
 
@@ -113,6 +113,10 @@ class CaptionerConfig(_NamedModel):
 
     geometry_dim: int = 64
     """Width of the geometry embedding, Eq. 9."""
+
+    geometry_init: Literal["constant", "plain"] = "constant"
+    """Initial Q' and K': a random constant for each head, independent of content, or like all
+    other projections."""
 
     signed_geometry: bool = False
     """Whether relative geometry distinguishes left from right and above from below, unlike
@@ -317,12 +321,16 @@ class AnswererConfig(_NamedModel):
     """Geometry in the self-attention of the regions: none, content-independent, query, key,
     relation, or a sum such as query+key (GSA: query, Eq. 12)."""
 
-    question_geometry: str = "none"
+    question_geometry: str = "query"
     """The same in the self-attention of the question's words; the geometry is their positions in
     the question, in one dimension."""
 
     geometry_dim: int = 64
     """Width of the geometry embedding, Eq. 9."""
+
+    geometry_init: Literal["constant", "plain"] = "constant"
+    """Initial Q' and K': a random constant for each head, independent of content, or like all
+    other projections."""
 
     signed_geometry: bool = False
     """Whether relative geometry distinguishes left from right, above from below, and before from

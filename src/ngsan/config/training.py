@@ -102,9 +102,11 @@ class SelfCriticalConfig(PhaseConfig):
     """The self-critical (REINFORCE) phase: samples above the baseline become more probable."""
 
     schedule: ScheduleConfig = field(
-        default_factory=partial(ScheduleConfig, shape="constant", peak_lr=5e-6, warmup_epochs=0.0)
+        default_factory=partial(
+            ScheduleConfig, peak_lr=3e-4 / 2**4, warmup_epochs=0.0, step_start=3
+        )
     )
-    """The learning rate."""
+    """The learning rate. The default continues the paper's schedule of 15 epochs."""
 
     num_samples: int = 5
     """Captions sampled per image."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from ngsan.data.batch import CaptionBatch, CaptionRows, TokenTable, pad_regions
 from ngsan.data.captions import VOCABULARY, read_captions
 from ngsan.data.sampler import Draw
-from ngsan.data.store import FeatureStore, Regions
+from ngsan.data.store import FeatureStore, PermutedStore, Regions
 from ngsan.text.vocabulary import Vocabulary
 
 _NAMED = 5
@@ -94,6 +94,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
         seed: Seed of their turns.
         dtype: Of the features, float32 or float16.
         skip_missing: Whether to skip images without features instead of raising an error.
+        boxes: "given", or "permuted" for a `PermutedStore`.
 
     Attributes:
         ids: The image ids, in the order of the captions' file.
@@ -117,6 +118,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         skip_missing: bool = False,
+        boxes: Literal["given", "permuted"] = "given",
     ) -> None:
         if max_length < 1:
             raise ValueError(f"max_length: {max_length} must be at least 1")
@@ -129,7 +131,7 @@ class CaptionDataset(Dataset[CaptionBatch]):
         self.folder, self.split, self.max_length = Path(folder), split, max_length
         self.captions_per_image, self.dtype = captions_per_image, dtype
         self.vocabulary = Vocabulary.load(self.folder / VOCABULARY)
-        self.store = self._open()
+        self.store = self._open() if boxes == "given" else PermutedStore(self.folder)
         self._read(skip_missing=skip_missing, seed=seed)
         held = dict(zip(self.store.ids(), self.store.counts().tolist(), strict=True))
         self.region_counts: NDArray[np.int64] = np.array(

@@ -4,6 +4,8 @@ Shapes: `n` regions of an image, `d` feature width. Reading returns views of the
 nothing is loaded early and all processes of a machine share one copy.
 """
 
+import dataclasses
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -295,6 +297,33 @@ class FeatureStore:
         """Makes sure that files of two imports are never mixed."""
         if self._read_stamp() != self._stamp:
             raise ValueError(f"{self.folder} was replaced by another import: open the store again")
+
+
+class PermutedStore(FeatureStore):
+    """A store whose boxes change places among the regions of each image, as a control.
+
+    The order is random, differs from image to image, and depends on the image's id alone. The set
+    of boxes of an image stays the same.
+    """
+
+    def __getitem__(self, image_id: str | int) -> Regions:
+        """See `FeatureStore.__getitem__`."""
+        regions = super().__getitem__(image_id)
+        if regions.boxes is None:
+            return regions
+        seed = hashlib.sha256(canonical_id(image_id).encode()).digest()
+        order = np.random.default_rng(list(seed)).permutation(len(regions.boxes))
+        return dataclasses.replace(regions, boxes=regions.boxes[order])
+
+    @property
+    def source(self) -> str:
+        """See `FeatureStore.source`."""
+        return f"{super().source}, permuted boxes"
+
+    @property
+    def signature(self) -> str:
+        """See `FeatureStore.signature`."""
+        return f"{super().signature}-permuted"
 
 
 class _Index:

@@ -92,7 +92,7 @@ def _captioner(config: CaptionerConfig) -> CaptionerModel:
     regions, decoder = _region_encoder(config), _decoder(config)
     captioner = CaptionerModel(regions, decoder)
     init_glorot(captioner)
-    init_biases(captioner)
+    init_biases(captioner, config.geometry_init)
     if config.backbone == "none":
         return captioner
     from ngsan.vision.backbone import build_backbone
@@ -215,7 +215,7 @@ def _answerer(config: AnswererConfig) -> AnswererModel:
         flat_dim=config.flat_dim,
         answers=config.answers,
     )
-    init_biases(answerer)  # all else as PyTorch initialises it, and MCAN
+    init_biases(answerer, config.geometry_init)  # all else as PyTorch initialises it, and MCAN
     return answerer
 
 
@@ -333,8 +333,14 @@ def init_glorot(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 
-def init_biases(model: nn.Module) -> None:
-    """Makes every geometric bias start independent of content; see `GeometryBias.init_constant`."""
+def init_biases(model: nn.Module, kind: str) -> None:
+    """Initialises Q' and K' of every geometric bias.
+
+    Args:
+        model: The model, whose projections are initialised.
+        kind: "constant" for a bias that starts independent of content, see
+            `GeometryBias.init_constant`; "plain" keeps them as they are.
+    """
     for module in model.modules():
-        if isinstance(module, GeometryBias):
+        if isinstance(module, GeometryBias) and kind == "constant":
             module.init_constant()

@@ -203,7 +203,7 @@ class PhotoEncoder(Encoder):
 
 
 class CaptionerModel(EncoderDecoder):
-    """SAN and its normalised and geometry-aware forms (Section 3.4)."""
+    """SAN and its normalised and geometry-aware forms."""
 
     encoder: Encoder
 

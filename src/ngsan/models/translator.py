@@ -1,7 +1,7 @@
 """The translator: an encoder of a sentence's words and the captioner's decoder of words.
 
 It is Transformer-Base (Vaswani et al. 2017), and with `InstanceNorm` of the encoder's queries the
-paper's Transformer with NSA (Section 4.3). Source, target and output share one matrix of word
+paper's Transformer with NSA (Table 8). Source, target and output share one matrix of word
 vectors, as in fairseq's models of WMT14.
 
 Shapes: `B` sentences, `S` words of a source sentence, `C` translations of it, `T` words of a

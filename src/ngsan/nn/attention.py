@@ -1,6 +1,6 @@
 """Multi-head attention: projections around `Attend`, with an injected norm and bias.
 
-NSA (Section 3.2) is this attention with `query_norm=InstanceNorm()`, GSA (Section 3.3) with
+NSA (Eq. 6-7) is this attention with `query_norm=InstanceNorm()`, GSA (Eq. 8-13) with
 `score_bias=GeometryBias("query")`, and both together are the NG-SAN layer's.
 
 Shapes: `B` images, `T` queries, `S` keys, `N` regions, `W` captions per image, `D` model width,

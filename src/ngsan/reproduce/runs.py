@@ -24,6 +24,10 @@ RUNS = "runs"
 _REMOVED = ".removed"
 """Suffix of the folder of a run that is being removed."""
 
+_ADDED = {"data.boxes": "given", "model.geometry_init": "constant"}
+"""Dotted keys that are younger than the first ledgers, with the value that these ledgers' runs had.
+A key with this value is not part of a run's key, so that older runs are found."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -62,8 +66,15 @@ class Wanted:
         """The part of the configuration that decides the result after a phase."""
         values = dataclasses.asdict(self.config)
         remove_keys(values, self.task.free(phase))
+        remove_keys(values, [key for key, old in _ADDED.items() if _value(values, key) == old])
         made: dict[str, Any] = json.loads(json.dumps(values))
         return made
+
+
+def _value(values: Mapping[str, Any], dotted: str) -> Any:
+    """The value of a dotted key; None if there is none."""
+    section, name = dotted.split(".")
+    return values.get(section, {}).get(name)
 
 
 def wanted_runs(

@@ -314,7 +314,7 @@ TABLES: dict[str, Table] = {
         Table(
             "curve",
             "One-layer SAN and N-SAN by epoch",
-            "Figure 3",
+            "Figure 2",
             _rows({label: {**_MODELS[label], "layers": 1} for label in ("SAN", "N-SAN")}),
             figure="curves",
         ),
@@ -356,6 +356,10 @@ TABLES: dict[str, Table] = {
                 {
                     "question only": ANSWERERS["question-only"],
                     "MCAN": ANSWERERS["mcan"],
+                    "MCAN + GSA on regions": {
+                        **ANSWERERS["mcan-gsa"],
+                        "question_geometry": "none",
+                    },
                     "MCAN + GSA": ANSWERERS["mcan-gsa"],
                 },
                 PAPER_VQA,

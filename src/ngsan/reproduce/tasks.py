@@ -203,7 +203,11 @@ def open_split(config: TrainConfig, split: str) -> CaptionDataset:
     """Opens a split of a run's data with the run's settings."""
     data: Any = config.data
     return CaptionDataset(
-        data.folder, split, max_length=data.max_length, skip_missing=data.skip_missing
+        data.folder,
+        split,
+        max_length=data.max_length,
+        skip_missing=data.skip_missing,
+        boxes=data.boxes,
     )
 
 

@@ -78,8 +78,13 @@ def open_data(
     }
     if model.backbone == "none":
         return (
-            CaptionDataset(folder, data.train_split, **options),
-            CaptionDataset(folder, data.val_split, **options),
+            CaptionDataset(folder, data.train_split, boxes=data.boxes, **options),
+            CaptionDataset(folder, data.val_split, boxes=data.boxes, **options),
+        )
+    if data.boxes != "given":
+        raise ValueError(
+            f"data.boxes: {data.boxes!r} is for regions with boxes, not for a model with the "
+            f"backbone {model.backbone}; set data.boxes to given"
         )
     if not config.vision.images:
         raise ValueError(
