@@ -139,10 +139,14 @@ def test_run_key_ignores_younger_keys_at_their_old_values(data):
     settings = run.settings(CROSS_ENTROPY)
     assert "boxes" not in settings["data"]
     assert "geometry_init" not in settings["model"]
-    plain = CaptionerConfig(dim=16, heads=2, hidden_dim=16, layers=1, geometry_init="plain")
+    plain = dataclasses.replace(base(data).model, geometry_init="plain")
     permuted = dataclasses.replace(base(data).data, boxes="permuted")
     keys = {run.key}
-    for changed in (base(data), base(data, model=plain), base(data, data=permuted)):
+    for changed in (
+        base(data),
+        base(data, model=plain),
+        dataclasses.replace(base(data), data=permuted),
+    ):
         model = dataclasses.replace(
             changed.model,
             vocab_size=run.config.model.vocab_size,

@@ -60,7 +60,10 @@ class Wanted:
 
     def key_after(self, phase: str) -> str:
         """The key of the run up to a phase; it does not depend on later phases."""
-        return run_key({**self.settings(phase), "data": self.data})
+        settings = self.settings(phase)
+        # The signatures stand for the section of the data; permuted boxes are beyond them.
+        moved = {key: value for key, value in settings["data"].items() if key == "boxes"}
+        return run_key({**settings, **moved, "data": self.data})
 
     def settings(self, phase: str) -> dict[str, Any]:
         """The part of the configuration that decides the result after a phase."""
