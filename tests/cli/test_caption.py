@@ -616,3 +616,32 @@ def test_terminal_shows_progress_while_writing_a_file(photos, tmp_path):
     assert "\r1 of 6 images" in out
     assert "\r6 of 6 images" in out
     assert f"{root / 'notes.txt'}: unsupported image format" in out
+
+
+def test_objects_stand_beside_the_caption(run, tmp_path, monkeypatch):
+    paint("red green black blue").save(tmp_path / "a.png")
+    paint("black black black black").save(tmp_path / "none.png")
+    monkeypatch.chdir(tmp_path)
+    words = ("a.png", "none.png", "--objects")
+    first, second = lines(run(*words).out)
+    assert first == ("a.png", "red green black blue", "red 90%, green 80%")
+    assert second[::2] == ("none.png", "")
+    some, none = json.loads(run(*words, "--format", "json").out)
+    assert some["caption"] == "red green black blue"
+    assert some["objects"] == [
+        {"label": "red", "box": [0.25, 0.25, 0.5, 0.5], "confidence": 0.9},
+        {"label": "green", "box": [0.75, 0.25, 0.5, 0.5], "confidence": 0.8},
+    ]
+    assert none["objects"] == []
+    table = run(*words, "--format", "csv", "--num-return", "2").out
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert [row["objects"] for row in rows] == ["red 90%, green 80%"] * 2 + ["", ""]
+    assert "objects" not in run("a.png", "--format", "json").out
+
+
+def test_objects_apply_to_photographs_only(run, tmp_path):
+    clip = [paint("red green black blue"), paint("blue blue blue blue")]
+    clip[0].save(tmp_path / "a.gif", save_all=True, append_images=clip[1:], duration=100)
+    done = run(tmp_path / "a.gif", "--objects")
+    assert done.status == 2
+    assert "--objects applies only to photographs" in done.err

@@ -251,6 +251,24 @@ def test_invalid_image_raises_and_is_named(image, message, captioner):
         captioner.caption([paint(), paint(), image, paint()])
 
 
+def test_objects_are_found_once_the_detector_is_needed(captioner, tmp_path):
+    image = paint("red black green blue")
+    found = captioner.objects(image)
+    assert [(one.label, one.box) for one in found] == [
+        ("red", (0.25, 0.25, 0.5, 0.5)),
+        ("green", (0.25, 0.75, 0.5, 0.5)),
+    ]
+    assert [one.confidence for one in found] == pytest.approx([0.9, 0.7])
+    assert [one.label for one in captioner.objects(image, min_confidence=0.0)][-1] == "blue"
+    image.save(tmp_path / "a.png")
+    assert captioner.objects(tmp_path / "a.png") == found
+    assert captioner.detector is captioner.detector
+    with pytest.raises(ImageError, match=r"b\.png: file not found"):
+        captioner.objects(tmp_path / "b.png")
+    with pytest.raises(ValueError, match=r"min_confidence: 1\.5 is not from 0 to 1"):
+        captioner.objects(image, min_confidence=1.5)
+
+
 def test_invalid_options_raise(captioner):
     with pytest.raises(ValueError, match="batch_size: 0"):
         captioner.caption(paint(), batch_size=0)

@@ -50,6 +50,9 @@ def _add_options(parser: Parser) -> None:
         action=argparse.BooleanOptionalAction,
         help="treat every path as a clip, also a folder of frames; or none of them",
     )
+    parser.add_argument(
+        "--objects", action="store_true", help="also find objects in photographs, with boxes"
+    )
     parser.options(*DECODING)
 
 
@@ -67,14 +70,14 @@ def run(options: argparse.Namespace) -> int:
         from ngsan.app.maps import Explainer
 
         explainer = Explainer.open(options.model or PHOTO_MODEL, threads=options.threads)
-    streams = _open(options, decoding, found)
+    captioner, streams = _open(options, decoding, found)
     text = _Lines(paths, options.output)
     writer = RecordWriter(
         options.output,
         options.format,
         text=text,
-        fields=("image", "caption", "score", "error"),
-        rows=lambda record: [record, *({**record, **one} for one in record.get("others", ()))],
+        fields=("image", "caption", "score", "error", *(["objects"] if options.objects else [])),
+        rows=_rows,
     )
     counts = not is_quiet() and sys.stderr is not None and sys.stderr.isatty() and writer.path
     captions: list[tuple[Path, Caption]] = []
@@ -87,7 +90,10 @@ def run(options: argparse.Namespace) -> int:
                 writer.add({"image": str(path), "error": problem})
             else:
                 captions.append((path, result.caption))
-                writer.add(_record(path, result.caption, several=decoding.num_return > 1))
+                record = _record(path, result.caption, several=decoding.num_return > 1)
+                if options.objects:
+                    record["objects"] = _objects(captioner, path)
+                writer.add(record)
             if counts:
                 done = f"\r{writer.count:,} of {len(paths):,} images"
                 print(done, end="", file=sys.stderr, flush=True)
@@ -103,11 +109,26 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed or empty else 0
 
 
-def _record(path: Path, caption: Caption, *, several: bool) -> Record:
+def _objects(captioner: Captioner | None, path: Path) -> list[dict[str, Any]]:
+    assert captioner is not None  # --objects needs photographs
+    return [found.as_record() for found in captioner.objects(path)]
+
+
+def _record(path: Path, caption: Caption, *, several: bool) -> dict[str, Any]:
     record: dict[str, Any] = {"image": str(path), **_scores(caption)}
     if several:
         record["others"] = [_scores(other) for other in caption.others]
     return record
+
+
+def _rows(record: Record) -> list[Record]:
+    """A row for each caption of an image."""
+    named = {**record, "objects": _named(record.get("objects", ()))}
+    return [named, *({**named, **one} for one in record.get("others", ()))]
+
+
+def _named(objects: Iterable[Record]) -> str:
+    return ", ".join(f"{one['label']} {one['confidence']:.0%}" for one in objects)
 
 
 def _scores(caption: Caption) -> dict[str, Any]:
@@ -135,23 +156,25 @@ class _Lines:
             gap = "\t" if self._width < 0 else " " * (max(0, self._width - columns(name)) + 2)
             lines.append(f"{name}{gap}{one['caption']}\n")
             name = name if self._width < 0 else ""
+        if "objects" in record:
+            lines[0] = lines[0].removesuffix("\n") + f"\t{_named(record['objects'])}\n"
         return "".join(lines)
 
 
 def _open(
     options: argparse.Namespace, decoding: DecodingConfig, found: Sequence[tuple[Path, bool]]
-) -> dict[bool, Iterator[Result]]:
-    """The captions of the photographs, under False, and of the clips, under True."""
+) -> tuple[Captioner | None, dict[bool, Iterator[Result]]]:
+    """The captioner of photographs, and the captions of photographs (False) and clips (True)."""
     photos = [path for path, moves in found if not moves]
     clips = [path for path, moves in found if moves]
-    streams: dict[bool, Iterator[Result]] = {}
+    captioner, streams = None, dict[bool, Iterator[Result]]()
     if photos:
         captioner = _load(options, options.model, "photos")
         streams[False] = captioner.stream(photos, batch_size=options.batch_size, **vars(decoding))
     if clips:
-        captioner = _load(options, options.model or "clips", "clips")
-        streams[True] = captioner.stream(clips, frames=options.frames, **vars(decoding))
-    return streams
+        mover = _load(options, options.model or "clips", "clips")
+        streams[True] = mover.stream(clips, frames=options.frames, **vars(decoding))
+    return captioner, streams
 
 
 def _load(options: argparse.Namespace, model: str | None, kind: str) -> Captioner:
@@ -165,6 +188,8 @@ def _check_frames(options: argparse.Namespace, clips: bool) -> None:
     """Raises a `ValueError` if options do not go together with clips or with photographs."""
     if clips and options.page is not None:
         raise ValueError("--page shows photographs only, and there are clips among the inputs")
+    if clips and options.objects:
+        raise ValueError("--objects applies only to photographs, and there are clips among them")
     if options.frames is not None and not clips:
         raise ValueError("--frames applies only to clips; use --clip for folders of them")
     if options.frames is not None and options.frames > MAX_SAMPLED:
@@ -262,6 +287,7 @@ CAPTION = Command(
         "caption photos",
         "caption photos -o captions.json --page captions.html",
         "caption cat.jpg --num-return 3 --beam 5",
+        "caption cat.jpg --objects --format json",
         "caption clip.mp4 --model runs/mine",
     ],
 )

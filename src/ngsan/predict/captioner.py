@@ -8,12 +8,14 @@ Shapes: `B` images, `S` side of the square that a photograph is resized to, `N` 
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -24,6 +26,7 @@ from ngsan.config import DecodingConfig
 from ngsan.search import Written
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
+from ngsan.vision.detector import MIN_CONFIDENCE, Detector, Object, load_detector, objects_of
 from ngsan.vision.images import ImageError, ImageSource, open_image, to_square
 
 if TYPE_CHECKING:
@@ -130,14 +133,22 @@ class Captioner:
     as `beam=5`, `num_return=3`, `max_length=12`, `method="sample"` or `forbid="man woman"`.
     """
 
-    def __init__(self, backend: Backend, describer: "FrameDescriber | None" = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        describer: "FrameDescriber | None" = None,
+        open_detector: Callable[[], Detector] = load_detector,
+    ) -> None:
         """Puts the parts together.
 
         Args:
             backend: The model.
             describer: Computes the features of frames, for a model of clips.
+            open_detector: Opens the detector of objects when it is first needed.
         """
         self.backend, self.describer = backend, describer
+        self._open_detector, self._opening = open_detector, Lock()
+        self._detector: Detector | None = None
         self.vocabulary = backend.vocabulary
 
     @classmethod
@@ -245,6 +256,35 @@ class Captioner:
         if size < 1:
             raise ValueError(f"batch_size: {size} must be at least 1")
         return self._stream_photos(images, size, options, attention)
+
+    @property
+    def detector(self) -> Detector:
+        """The detector of objects, opened when it is first needed."""
+        with self._opening:
+            if self._detector is None:
+                self._detector = self._open_detector()
+        return self._detector
+
+    def objects(
+        self, image: ImageSource, *, min_confidence: float = MIN_CONFIDENCE
+    ) -> list[Object]:
+        """Finds the objects in a photograph, the most certain first.
+
+        Args:
+            image: A path, a Pillow image, the bytes of a file or an array; see `caption`.
+            min_confidence: Limit of their confidence, from 0 to 1.
+
+        Raises:
+            ImageError: The image cannot be read.
+            ValueError: The limit is out of range.
+        """
+        if not 0 <= min_confidence <= 1:
+            raise ValueError(f"min_confidence: {min_confidence} is not from 0 to 1")
+        pixels = _read(image, self.detector.size)
+        if isinstance(pixels, ImageError):
+            raise pixels
+        found = self.detector.detect(pixels, min_score=min_confidence)
+        return objects_of(found, self.detector.names)
 
     def caption_pixels(
         self, images: Pixels, *, attention: bool = False, first: int = 0, **decoding: Any
@@ -465,6 +505,7 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     providers: "Sequence[Provider] | None" = None,
+    detector: str | None = None,
 ) -> Captioner:
     """Opens a captioner.
 
@@ -477,6 +518,8 @@ def load(
         threads: Number of CPU threads; None chooses by the size of the model. With PyTorch the
             number holds for the whole process.
         providers: Execution providers of ONNX Runtime, the preferred one first; None for the CPU.
+        detector: The detector of `Captioner.objects`, see `ngsan.vision.detector.load_detector`;
+            None for the one that comes with the package.
 
     Raises:
         ValueError: The folder holds no captioner, its files do not match, or an argument
@@ -485,7 +528,7 @@ def load(
     path = _find(model)
     backend = _open(path, device, threads, providers)
     if not backend.config.frame_grid:
-        return Captioner(backend)
+        return Captioner(backend, open_detector=partial(load_detector, detector, threads=threads))
     from ngsan.predict.backend_onnx import OnnxBackend
     from ngsan.predict.clips import FrameDescriber
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ngsan.data.store import Regions
 from ngsan.vision.backbone import GridBackbone, Top, build_backbone, fold_norms
+from ngsan.vision.detector import open_graph, optional
 from ngsan.vision.images import to_square
 
 MAX_REGIONS = 36
@@ -109,21 +110,10 @@ class OnnxDetectorSource:
             ValueError: ONNX Runtime is missing, or the file is not a suitable graph.
         """
         self._path, self._max_regions, self._max_side = Path(path), max_regions, max_side
-        if not self._path.is_file():
-            raise ValueError(f"{path}: file not found")
-        runtime = _optional("onnxruntime", "ngsan")
-        errors = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads
-        content = self._path.read_bytes()
-        try:
-            self._session = runtime.InferenceSession(content, options, providers=[*providers])
-        except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else "damaged"
-            raise ValueError(f"{path}: ONNX Runtime cannot open it: {reason}") from None
+        self._session = open_graph(self._path, threads=threads, providers=providers)
         self._input, self._sides, self._bytes = self._check_input()
         self.feature_dim, self._outputs = self._check_outputs()
-        digest = hashlib.blake2b(content, digest_size=6).hexdigest()
+        digest = hashlib.blake2b(self._path.read_bytes(), digest_size=6).hexdigest()
         self.signature = f"onnx {self._path.name} {digest}, at most {max_regions} regions"
 
     def prepare(self, image: Image.Image) -> Image.Image:
@@ -218,7 +208,7 @@ class TorchvisionSource:
         Raises:
             ValueError: torchvision is missing, or the detector is unknown or unsuitable.
         """
-        _optional("torchvision", "torchvision")
+        optional("torchvision", "torchvision")
         builders = import_module("torchvision.models.detection")
         build = getattr(builders, name, None)
         if build is None or not callable(build):
@@ -341,10 +331,3 @@ def weights_hash(module: nn.Module) -> str:
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _optional(package: str, install: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError:
-        raise ValueError(f"this source needs {package}: pip install {install}") from None
