@@ -17,6 +17,7 @@ COMMANDS = {
     "export": "write a model as ONNX files, in 32 or 8 bits",
     "extract": "extract features from image files or clips",
     "pack": "write a model in 8 bits, for PyTorch and for ONNX Runtime",
+    "fit": "learn keywords of photographs, on a CPU",
     "plot": "draw metrics by epoch, or a model's geometric bias",
     "reproduce": "rerun tables and figures of the paper",
     "score": "score captions or translations against references",

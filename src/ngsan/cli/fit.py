@@ -1,0 +1,60 @@
+"""`ngsan fit`: learns, on a CPU, what helps a captioner: keywords of photographs."""
+
+import argparse
+from itertools import islice
+from pathlib import Path
+
+from ngsan.cli.output import note, open_console, progress_bar
+from ngsan.cli.parser import Command, Group, Parser, positive
+
+
+def _keyword_options(parser: Parser) -> None:
+    parser.option("data", required=True)
+    parser.option(
+        "images",
+        nargs="+",
+        required=True,
+        help="folders of photographs that are named by their ids; those of the first are used first",
+    )
+    parser.option(
+        "photographs",
+        type=positive,
+        metavar="N",
+        default=60_000,
+        help="photographs to use, those of val included",
+    )
+    parser.option("features", metavar="DIR", required=True, help="folder to keep the features in")
+    parser.option("output", metavar="DIR", required=True, help="folder of keywords to write")
+
+
+def _fit_keywords(options: argparse.Namespace) -> None:
+    from ngsan.data.captions import read_captions
+    from ngsan.export.eye import write_eye
+    from ngsan.fit.features import extract_features, ordered_files
+    from ngsan.vision.keywords import EYE, Eye
+
+    work = Path(options.features)
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / EYE).is_file():
+        write_eye(work / EYE)
+    splits = {record.id: record.split for record in read_captions(options.data)}
+    files = dict(islice(ordered_files(options.images, splits).items(), options.photographs))
+    console = open_console()
+    with progress_bar(console, "looking at photographs", len(files)) as advance_to:
+        for done in extract_features(files, Eye(work / EYE), work):
+            advance_to(done)
+    note(f"{len(files):,} photographs")
+
+
+FIT = Group(
+    "Learns what helps a captioner, from photographs and captions, on a CPU.",
+    {
+        "keywords": Command(
+            """Learn which words people use for a photograph, from features of a network that no
+            caption has trained. A run that was stopped resumes when it is started again.""",
+            _keyword_options,
+            _fit_keywords,
+            ["fit keywords --data coco --images photos --features features -o keywords"],
+        )
+    },
+)
