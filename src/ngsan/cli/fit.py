@@ -14,7 +14,7 @@ def _keyword_options(parser: Parser) -> None:
         "images",
         nargs="+",
         required=True,
-        help="folders of photographs that are named by their ids; those of the first are used first",
+        help="folders of photographs that are named by their ids; the first is used first",
     )
     parser.option(
         "photographs",
@@ -31,6 +31,7 @@ def _fit_keywords(options: argparse.Namespace) -> None:
     from ngsan.data.captions import read_captions
     from ngsan.export.eye import write_eye
     from ngsan.fit.features import extract_features, ordered_files
+    from ngsan.fit.keywords import fit_keywords
     from ngsan.vision.keywords import EYE, Eye
 
     work = Path(options.features)
@@ -43,7 +44,13 @@ def _fit_keywords(options: argparse.Namespace) -> None:
     with progress_bar(console, "looking at photographs", len(files)) as advance_to:
         for done in extract_features(files, Eye(work / EYE), work):
             advance_to(done)
-    note(f"{len(files):,} photographs")
+    report = fit_keywords(options.data, work, Path(options.output))
+    shares = ", ".join(f"{100 * share:.1f} % of {n}" for n, share in report.precision.items())
+    note(
+        f"right on {report.photographs:,} other photographs: {shares}; calibration error "
+        f"{100 * report.error:.1f} %"
+    )
+    note(f"wrote {options.output}")
 
 
 FIT = Group(
