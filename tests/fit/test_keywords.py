@@ -48,7 +48,7 @@ def work(tmp_path, monkeypatch):
 
 
 def test_colours_are_learned_from_captions(dataset, work, capsys):
-    words = ["fit", "keywords", "--data", str(dataset), "--images", str(dataset / "images")]
+    words = ["fit", "keywords", str(dataset / "images"), "--data", str(dataset)]
     folders = ["--features", str(work / "features"), "-o", str(work / "keywords")]
     assert main([*words, *folders]) == 0
     assert "100.0 % of 1" in capsys.readouterr().err
@@ -113,10 +113,10 @@ def test_calibration_recovers_factor_and_summand():
     assert summand == pytest.approx(-1, abs=0.02)
 
 
-@pytest.mark.parametrize("change", ["--images", "--data"])
+@pytest.mark.parametrize("change", ["images", "data"])
 def test_wrong_folders_are_one_line(change, dataset, work, tmp_path, capsys):
-    folders = {"--data": dataset, "--images": dataset / "images", change: tmp_path / "nowhere"}
-    words = [str(word) for pair in folders.items() for word in pair]
+    folders = {"data": dataset, "images": dataset / "images", change: tmp_path / "nowhere"}
+    words = [str(folders["images"]), "--data", str(folders["data"])]
     end = ["--features", str(work / "features"), "-o", str(work / "keywords")]
     assert main(["fit", "keywords", *words, *end]) == 2
     error = capsys.readouterr().err

@@ -9,13 +9,13 @@ from ngsan.cli.parser import Command, Group, Parser, positive
 
 
 def _keyword_options(parser: Parser) -> None:
-    parser.option("data", required=True)
-    parser.option(
-        "images",
+    parser.add_argument(
+        "folders",
+        metavar="DIR",
         nargs="+",
-        required=True,
         help="folders of photographs that are named by their ids; the first is used first",
     )
+    parser.option("data", required=True)
     parser.option(
         "photographs",
         type=positive,
@@ -24,7 +24,7 @@ def _keyword_options(parser: Parser) -> None:
         help="photographs to use, those of val included",
     )
     parser.option("features", metavar="DIR", required=True, help="folder to keep the features in")
-    parser.option("output", metavar="DIR", required=True, help="folder of keywords to write")
+    parser.option("output", metavar="DIR", required=True)
 
 
 def _fit_keywords(options: argparse.Namespace) -> None:
@@ -39,7 +39,7 @@ def _fit_keywords(options: argparse.Namespace) -> None:
     if not (work / EYE).is_file():
         write_eye(work / EYE)
     splits = {record.id: record.split for record in read_captions(options.data)}
-    files = dict(islice(ordered_files(options.images, splits).items(), options.photographs))
+    files = dict(islice(ordered_files(options.folders, splits).items(), options.photographs))
     console = open_console()
     with progress_bar(console, "looking at photographs", len(files)) as advance_to:
         for done in extract_features(files, Eye(work / EYE), work):
@@ -61,7 +61,7 @@ FIT = Group(
             caption has trained. A run that was stopped resumes when it is started again.""",
             _keyword_options,
             _fit_keywords,
-            ["fit keywords --data coco --images photos --features features -o keywords"],
+            ["fit keywords val2017 train2017 --data coco --features features -o keywords"],
         )
     },
 )

@@ -90,7 +90,7 @@ _PAIRS = frozenset(" ".join(pair.split()) for pair in _APART.split(","))
 
 
 def choose_words(captions: Iterable[Iterable[Iterable[str]]], *, min_images: int) -> list[str]:
-    """The words to learn, by decreasing number of images.
+    """The words to learn, by decreasing number of images, then alphabetically.
 
     Args:
         captions: The words of every caption of each image.
@@ -101,7 +101,7 @@ def choose_words(captions: Iterable[Iterable[Iterable[str]]], *, min_images: int
         counts.update({word for caption in image for word in caption})
     return [
         word
-        for word, count in counts.most_common()
+        for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         if count >= min_images and word not in FUNCTION and word.isalnum()
     ]
 
