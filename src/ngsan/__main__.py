@@ -15,6 +15,13 @@ general options:
   -q, --quiet    print only results and errors
   -v, --verbose  print more, and tracebacks of errors"""
 
+EXAMPLES = [
+    "caption photos",
+    "serve",
+    "train ng-san --data mydata -o runs/mine",
+    "score results.json --references captions_val2014.json",
+]
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
@@ -34,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         general = [word for word in words[:1] if word in ("-q", "--quiet", "-v", "--verbose")]
         words = words[len(general) :]
         if not words or words[0] in ("-h", "--help"):
-            print(group_help(name, TEXT, COMMANDS))
+            print(group_help(name, TEXT, COMMANDS, EXAMPLES))
             return 0 if words else 2
         if words[0] in ("-V", "--version"):
             from ngsan import __version__

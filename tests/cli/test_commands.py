@@ -87,6 +87,7 @@ def test_groups_have_help(capsys):
     out = capsys.readouterr().out
     assert out.startswith("usage: ngsan data COMMAND ...")
     assert "(coco, karpathy, flickr, csv, jsonl, vatex)" in " ".join(out.split())
+    assert "\nexamples:\n  ngsan data captions coco " in out
     assert main(["data", "captions", "--help"]) == 0
     assert "'ngsan data captions COMMAND --help'" in capsys.readouterr().out
 
@@ -96,6 +97,7 @@ def test_groups_have_help(capsys):
     [
         ("captoin", "ngsan: unknown command 'captoin'; did you mean 'caption'?"),
         ("xyz", "ngsan: unknown command 'xyz'; see 'ngsan --help'"),
+        ("serve --port eighty", "ngsan serve: --port: 'eighty' is not a whole number"),
         ("--hlep", "ngsan: unknown command '--hlep'; see 'ngsan --help'"),
         ("data", "ngsan data: command is missing; see 'ngsan data --help'"),
         ("data capions", "ngsan data: unknown command 'capions'; did you mean 'captions'?"),

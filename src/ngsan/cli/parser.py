@@ -122,11 +122,18 @@ class Group:
             else one.text
             for word, one in self.commands.items()
         }
-        return group_help(name, self.text, texts)
+        return group_help(name, self.text, texts, self.examples)
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """An example of each command."""
+        return [one.examples[0] for one in self.commands.values() if one.examples]
 
 
-def group_help(name: str, text: str, commands: Mapping[str, str]) -> str:
-    """The help of a group: what it is for, and the first sentence about each command."""
+def group_help(
+    name: str, text: str, commands: Mapping[str, str], examples: Sequence[str] = ()
+) -> str:
+    """The help of a group: its purpose, the first sentence about each command, and examples."""
     width = max(map(len, commands)) + 2
     rows = []
     for word, about in commands.items():
@@ -135,6 +142,8 @@ def group_help(name: str, text: str, commands: Mapping[str, str]) -> str:
         )
         lines = textwrap.wrap(sentence, 96 - width)
         rows += [f"  {word:{width}}{lines[0]}", *(" " * (width + 2) + line for line in lines[1:])]
+    if examples:
+        rows += ["\nexamples:", *(f"  ngsan {example}" for example in examples)]
     rows.append(f"\n'{name} COMMAND --help' explains a command.")
     return "\n".join([f"usage: {name} COMMAND ...\n\n{text}\n\ncommands:", *rows])
 
@@ -161,6 +170,14 @@ def natural(text: str) -> int:
     if not re.fullmatch("[0-9]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
+
+
+def _whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def number(text: str) -> float:
@@ -285,6 +302,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
+        self.register("type", int, _whole)
         self._with_keys = with_keys
 
     def option(self, name: str, **changes: Any) -> None:
