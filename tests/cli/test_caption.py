@@ -19,8 +19,11 @@ from PIL import Image
 
 from ngsan.__main__ import main
 from ngsan.cli import caption as command
+from ngsan.examples import EXAMPLES
 from ngsan.predict.captioner import PHOTO_DECODING, Captioner
 from ngsan.text.vocabulary import BAD_ENDINGS
+from ngsan.vision.images import open_image, to_square
+from ngsan.vision.keywords import load_keywords
 from tests.predict.painter import open_painter, paint
 from tests.predict.test_photos import folder, pictures  # noqa: F401 (a fixture)
 
@@ -639,9 +642,24 @@ def test_objects_stand_beside_the_caption(run, tmp_path, monkeypatch):
     assert "objects" not in run("a.png", "--format", "json").out
 
 
-def test_objects_apply_to_photographs_only(run, tmp_path):
+def test_keywords_stand_beside_the_caption(run):
+    cat = next(each.path for each in EXAMPLES if each.path.stem == "cat")
+    model = load_keywords()
+    confidences = model.confidences(model.logits(to_square(open_image(cat), model.size)[None]))[0]
+    best = confidences.argsort()[::-1][:10]
+    (record,) = json.loads(run(cat, "--keywords", "--format", "json").out)
+    assert [found["word"] for found in record["keywords"]] == [model.keywords[k] for k in best]
+    assert "cat" in (found["word"] for found in record["keywords"])
+    shown = [found["confidence"] for found in record["keywords"]]
+    assert shown == pytest.approx(confidences[best], abs=0.01)  # a JPEG is decoded at half its size
+    (line,) = lines(run(cat, "--keywords").out)
+    assert line[2].split(", ")[0] == f"{record['keywords'][0]['word']} {shown[0]:.0%}"
+
+
+@pytest.mark.parametrize("option", ["--objects", "--keywords"])
+def test_objects_and_keywords_apply_to_photographs_only(option, run, tmp_path):
     clip = [paint("red green black blue"), paint("blue blue blue blue")]
     clip[0].save(tmp_path / "a.gif", save_all=True, append_images=clip[1:], duration=100)
-    done = run(tmp_path / "a.gif", "--objects")
+    done = run(tmp_path / "a.gif", option)
     assert done.status == 2
-    assert "--objects applies only to photographs" in done.err
+    assert f"{option} applies only to photographs" in done.err

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _MAX_NAME = 40
 """Terminal columns for names; the captions of longer names stand further right."""
 
+_SEEN = {"objects": "label", "keywords": "word"}
+"""What else is found in photographs: options, also methods of `Captioner`, and what names one."""
+
 
 def _add_options(parser: Parser) -> None:
     parser.add_argument(
@@ -53,6 +56,9 @@ def _add_options(parser: Parser) -> None:
     parser.add_argument(
         "--objects", action="store_true", help="also find objects in photographs, with boxes"
     )
+    parser.add_argument(
+        "--keywords", action="store_true", help="also find words that people use for photographs"
+    )
     parser.options(*DECODING)
 
 
@@ -71,12 +77,13 @@ def run(options: argparse.Namespace) -> int:
 
         explainer = Explainer.open(options.model or PHOTO_MODEL, threads=options.threads)
     captioner, streams = _open(options, decoding, found)
+    seen = [name for name in _SEEN if getattr(options, name)]
     text = _Lines(paths, options.output)
     writer = RecordWriter(
         options.output,
         options.format,
         text=text,
-        fields=("image", "caption", "score", "error", *(["objects"] if options.objects else [])),
+        fields=("image", "caption", "score", "error", *seen),
         rows=_rows,
     )
     counts = not is_quiet() and sys.stderr is not None and sys.stderr.isatty() and writer.path
@@ -91,8 +98,8 @@ def run(options: argparse.Namespace) -> int:
             else:
                 captions.append((path, result.caption))
                 record = _record(path, result.caption, several=decoding.num_return > 1)
-                if options.objects:
-                    record["objects"] = _objects(captioner, path)
+                for name in seen:
+                    record[name] = [one.as_record() for one in getattr(captioner, name)(path)]
                 writer.add(record)
             if counts:
                 done = f"\r{writer.count:,} of {len(paths):,} images"
@@ -109,11 +116,6 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed or empty else 0
 
 
-def _objects(captioner: Captioner | None, path: Path) -> list[dict[str, Any]]:
-    assert captioner is not None  # --objects needs photographs
-    return [found.as_record() for found in captioner.objects(path)]
-
-
 def _record(path: Path, caption: Caption, *, several: bool) -> dict[str, Any]:
     record: dict[str, Any] = {"image": str(path), **_scores(caption)}
     if several:
@@ -123,12 +125,17 @@ def _record(path: Path, caption: Caption, *, several: bool) -> dict[str, Any]:
 
 def _rows(record: Record) -> list[Record]:
     """A row for each caption of an image."""
-    named = {**record, "objects": _named(record.get("objects", ()))}
+    named = {**record, **{name: _named(record[name], what) for name, what in _in(record)}}
     return [named, *({**named, **one} for one in record.get("others", ()))]
 
 
-def _named(objects: Iterable[Record]) -> str:
-    return ", ".join(f"{one['label']} {one['confidence']:.0%}" for one in objects)
+def _in(record: Record) -> list[tuple[str, str]]:
+    """The entries of `_SEEN` that a record has."""
+    return [(name, what) for name, what in _SEEN.items() if name in record]
+
+
+def _named(found: Iterable[Record], what: str) -> str:
+    return ", ".join(f"{one[what]} {one['confidence']:.0%}" for one in found)
 
 
 def _scores(caption: Caption) -> dict[str, Any]:
@@ -156,8 +163,8 @@ class _Lines:
             gap = "\t" if self._width < 0 else " " * (max(0, self._width - columns(name)) + 2)
             lines.append(f"{name}{gap}{one['caption']}\n")
             name = name if self._width < 0 else ""
-        if "objects" in record:
-            lines[0] = lines[0].removesuffix("\n") + f"\t{_named(record['objects'])}\n"
+        for name, what in _in(record):
+            lines[0] = lines[0].removesuffix("\n") + f"\t{_named(record[name], what)}\n"
         return "".join(lines)
 
 
@@ -188,8 +195,11 @@ def _check_frames(options: argparse.Namespace, clips: bool) -> None:
     """Raises a `ValueError` if options do not go together with clips or with photographs."""
     if clips and options.page is not None:
         raise ValueError("--page shows photographs only, and there are clips among the inputs")
-    if clips and options.objects:
-        raise ValueError("--objects applies only to photographs, and there are clips among them")
+    for name in _SEEN:
+        if clips and getattr(options, name):
+            raise ValueError(
+                f"--{name} applies only to photographs, and there are clips among them"
+            )
     if options.frames is not None and not clips:
         raise ValueError("--frames applies only to clips; use --clip for folders of them")
     if options.frames is not None and options.frames > MAX_SAMPLED:
@@ -287,7 +297,7 @@ CAPTION = Command(
         "caption photos",
         "caption photos -o captions.json --page captions.html",
         "caption cat.jpg --num-return 3 --beam 5",
-        "caption cat.jpg --objects --format json",
+        "caption cat.jpg --objects --keywords --format json",
         "caption clip.mp4 --model runs/mine",
     ],
 )

@@ -25,6 +25,7 @@ def _keyword_options(parser: Parser) -> None:
     )
     parser.option("features", metavar="DIR", required=True, help="folder to keep the features in")
     parser.option("output", metavar="DIR", required=True)
+    parser.options("threads")
 
 
 def _fit_keywords(options: argparse.Namespace) -> None:
@@ -42,7 +43,7 @@ def _fit_keywords(options: argparse.Namespace) -> None:
     files = dict(islice(ordered_files(options.folders, splits).items(), options.photographs))
     console = open_console()
     with progress_bar(console, "looking at photographs", len(files)) as advance_to:
-        for done in extract_features(files, Eye(work / EYE), work):
+        for done in extract_features(files, Eye(work / EYE, threads=options.threads), work):
             advance_to(done)
     report = fit_keywords(options.data, work, Path(options.output))
     shares = ", ".join(f"{100 * share:.1f} % of {n}" for n, share in report.precision.items())

@@ -28,6 +28,7 @@ from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.vision.detector import MIN_CONFIDENCE, Detector, Object, load_detector, objects_of
 from ngsan.vision.images import ImageError, ImageSource, open_image, to_square
+from ngsan.vision.keywords import LIMIT, Keyword, KeywordModel, load_keywords
 
 if TYPE_CHECKING:
     from ngsan.predict.clips import FrameDescriber
@@ -138,6 +139,7 @@ class Captioner:
         backend: Backend,
         describer: "FrameDescriber | None" = None,
         open_detector: Callable[[], Detector] = load_detector,
+        open_keywords: Callable[[], KeywordModel] = load_keywords,
     ) -> None:
         """Puts the parts together.
 
@@ -145,10 +147,13 @@ class Captioner:
             backend: The model.
             describer: Computes the features of frames, for a model of clips.
             open_detector: Opens the detector of objects when it is first needed.
+            open_keywords: Opens the model of keywords when it is first needed.
         """
         self.backend, self.describer = backend, describer
         self._open_detector, self._opening = open_detector, Lock()
         self._detector: Detector | None = None
+        self._open_keywords = open_keywords
+        self._keyword_model: KeywordModel | None = None
         self.vocabulary = backend.vocabulary
 
     @classmethod
@@ -285,6 +290,31 @@ class Captioner:
             raise pixels
         found = self.detector.detect(pixels, min_score=min_confidence)
         return objects_of(found, self.detector.names)
+
+    @property
+    def keyword_model(self) -> KeywordModel:
+        """The model of keywords, opened when it is first needed."""
+        with self._opening:
+            if self._keyword_model is None:
+                self._keyword_model = self._open_keywords()
+        return self._keyword_model
+
+    def keywords(self, image: ImageSource, limit: int = LIMIT) -> list[Keyword]:
+        """Finds words that people would use for a photograph, the most probable first.
+
+        Args:
+            image: A path, a Pillow image, the bytes of a file or an array; see `caption`.
+            limit: The most that are returned.
+
+        Raises:
+            ImageError: The image cannot be read.
+            ValueError: The limit is out of range.
+        """
+        model = self.keyword_model
+        pixels = _read(image, model.size)
+        if isinstance(pixels, ImageError):
+            raise pixels
+        return model.rank(model.confidences(model.logits(pixels[None]))[0], limit)
 
     def caption_pixels(
         self, images: Pixels, *, attention: bool = False, first: int = 0, **decoding: Any
@@ -528,7 +558,11 @@ def load(
     path = _find(model)
     backend = _open(path, device, threads, providers)
     if not backend.config.frame_grid:
-        return Captioner(backend, open_detector=partial(load_detector, detector, threads=threads))
+        return Captioner(
+            backend,
+            open_detector=partial(load_detector, detector, threads=threads),
+            open_keywords=partial(load_keywords, threads=threads),
+        )
     from ngsan.predict.backend_onnx import OnnxBackend
     from ngsan.predict.clips import FrameDescriber
 

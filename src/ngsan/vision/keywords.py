@@ -28,6 +28,9 @@ KEYWORD_MODEL = Path(__file__).parents[1] / "shipped" / "keywords"
 EYE, LAYERS, WORDS = "eye.onnx", "layers.safetensors", "words.json"
 """The files of a folder of keywords: the network, the layers, and what their numbers mean."""
 
+LIMIT = 10
+"""Default limit of the keywords of a photograph."""
+
 FORMAT = 1
 """Version of the files."""
 
@@ -41,6 +44,10 @@ class Keyword(NamedTuple):
     confidence: float
     """Probability that at least one of five people uses the word or another form of it."""
 
+    def as_record(self) -> dict[str, Any]:
+        """As in JSON."""
+        return {"word": self.word, "confidence": round(self.confidence, 4)}
+
 
 class Eye:
     """The network, in ONNX Runtime; several threads may use it.
@@ -52,12 +59,12 @@ class Eye:
         signature: Identifies the network.
     """
 
-    def __init__(self, path: Path, *, threads: int = 1) -> None:
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
         """Opens the graph.
 
         Args:
             path: The file.
-            threads: Threads of ONNX Runtime.
+            threads: Threads of ONNX Runtime; None for one per core.
 
         Raises:
             ValueError: The file is missing or damaged.
@@ -66,7 +73,7 @@ class Eye:
         state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         content = _read(path)
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or 0
         # A thread that waits for the next image must not keep a core busy.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
@@ -237,7 +244,7 @@ class KeywordModel:
         found: NDArray[np.float64] = np.exp(-np.logaddexp(0, -log_odds))
         return found
 
-    def rank(self, confidences: NDArray[np.float64], limit: int = 10) -> list[Keyword]:
+    def rank(self, confidences: NDArray[np.float64], limit: int = LIMIT) -> list[Keyword]:
         """The most probable keywords of one image, best first.
 
         Args:
@@ -274,12 +281,12 @@ def keyword_log_odds(
     return found
 
 
-def load_keywords(folder: str | Path | None = None, *, threads: int = 1) -> KeywordModel:
+def load_keywords(folder: str | Path | None = None, *, threads: int | None = None) -> KeywordModel:
     """Opens keywords.
 
     Args:
         folder: What `ngsan fit keywords` wrote; None for what comes with the package.
-        threads: Threads of ONNX Runtime.
+        threads: Threads of ONNX Runtime; None for one per core.
 
     Raises:
         ValueError: A file is missing, damaged or from another folder.
