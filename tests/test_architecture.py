@@ -14,7 +14,7 @@ ALLOWED = {
     "cuda_graph": set(),
     "search": {"cuda_graph", "config", "text"},
     "models": {"nn", "cuda_graph", "config", "atomic_io", "text", "vision"},
-    "vision": {"nn", "data", "atomic_io"},
+    "vision": {"nn", "data", "atomic_io", "threads"},
     "data": {"atomic_io", "html", "text"},
     "metrics": {"", "atomic_io", "text"},
     "atomic_io": set(),

@@ -220,7 +220,9 @@ def test_stream_reads_only_a_few_images_ahead(captioner):
         assert next(stream).caption == PLAIN
     assert len(read) <= 20 + 3 * 4
     stream.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("pictures")]
+    for thread in [one for one in threading.enumerate() if one.name == "pictures"]:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

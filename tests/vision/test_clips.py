@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from ngsan.vision import clips
-from ngsan.vision.clips import evenly, find_clips, is_clip, open_clip
+from ngsan.vision.clips import decode_clip, evenly, find_clips, is_clip, open_clip
 from ngsan.vision.images import ImageError, to_square
 
 SIZE = 64
@@ -166,7 +166,7 @@ def test_huge_animations_are_rejected_before_decoding(tmp_path, monkeypatch):
     path = save_moving(tmp_path / "many.gif", bars(30))
     monkeypatch.setattr(clips, "MAX_DECODED", 30 * 48 * 64 - 1)
     with pytest.raises(ImageError, match=r"many\.gif: 30 frames of 64 x 48 exceed"):
-        open_clip(path)
+        decode_clip(path, frames=6, size=SIZE)
     monkeypatch.setattr(clips, "MAX_FRAMES", 4)
     with pytest.raises(ImageError, match="5 frames exceed the limit of 4"):
         open_clip(bars(5))
@@ -197,7 +197,7 @@ def test_long_videos_are_sampled_by_seeking(tmp_path, monkeypatch):
     monkeypatch.setattr(
         clips, "_decoded", lambda *some: (decoded.append(1) or one for one in plain(*some))
     )
-    sought = open_clip(path, frames=6, size=SIZE)
+    sought = decode_clip(path, frames=6, size=SIZE)
     assert np.abs(bar_position(whole) - bar_position(sought)).max() < 0.05
     assert len(decoded) < 100
 
@@ -240,10 +240,10 @@ def test_too_long_videos_are_rejected(tmp_path, monkeypatch):
     path = save_video(tmp_path / "a.mp4", bars(40))
     monkeypatch.setattr(clips, "MAX_DECODED", 20 * 48 * 64)
     with pytest.raises(ImageError, match="more than 20 frames of 64 x 48"):
-        open_clip(path)
+        decode_clip(path, frames=5, size=SIZE)
     monkeypatch.setattr(clips, "MAX_PIXELS", 48 * 64 - 1)
     with pytest.raises(ImageError, match="its size 64 x 48 exceeds"):
-        open_clip(path)
+        decode_clip(path, frames=5, size=SIZE)
 
 
 def test_rotated_video_becomes_upright(tmp_path):
@@ -269,4 +269,4 @@ def test_missing_package_raises(tmp_path, monkeypatch):
     (tmp_path / "a.mp4").write_bytes(b"")
     monkeypatch.setattr(clips, "import_module", missing)
     with pytest.raises(ImageError, match=r"PyAV: pip install 'ngsan\[video\]'"):
-        open_clip(tmp_path / "a.mp4")
+        decode_clip(tmp_path / "a.mp4", frames=5, size=SIZE)

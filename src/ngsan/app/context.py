@@ -8,9 +8,10 @@ from typing import Any
 from ngsan.app.errors import ApiError
 from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
-from ngsan.app.workers import Batcher, Capacity, WorkerThreads, busy
+from ngsan.app.workers import Batcher, Capacity, busy
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
 from ngsan.predict.manifest import cell_boxes
+from ngsan.threads import WorkerThreads
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from ngsan.app.maps import LARGEST_BIAS, Blob, CaptionMaps, Explainer, Explanati
 from ngsan.atomic_io import make_folder, write_output
 from ngsan.config import CaptionerConfig
 from ngsan.html import data_uri, render
-from ngsan.vision.images import ImageError, open_image
+from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import ImageError
 
 Detail = Literal["heads", "means", "none"]
 """Which maps of the regions the page has: of every head, of the mean of the heads, or none."""
@@ -78,7 +79,7 @@ def write_page(
     for number, path in enumerate(images):
         try:
             # Read as captioners read it, so that both see the same pixels.
-            picture = open_image(path, min_side=2 * explainer.size)
+            picture = shared_service().picture(path, min_side=2 * explainer.size).image
         except ImageError as error:
             failures.append(_printable(str(error)))
         else:

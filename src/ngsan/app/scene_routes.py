@@ -19,7 +19,8 @@ from ngsan.app.schemas import (
     answers,
 )
 from ngsan.app.studio import SceneAnswer, SceneStudio
-from ngsan.app.workers import Capacity, WorkerThreads, run_unless_disconnected
+from ngsan.app.workers import Capacity, run_unless_disconnected
+from ngsan.threads import WorkerThreads
 
 T = TypeVar("T")
 

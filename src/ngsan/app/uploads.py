@@ -24,7 +24,7 @@ from starlette.requests import Request
 from ngsan.app.errors import ApiError
 from ngsan.app.options import option_fields
 from ngsan.app.settings import ServeSettings
-from ngsan.app.workers import WorkerThreads
+from ngsan.threads import WorkerThreads
 from ngsan.vision.images import ImageError, open_picture, to_square
 
 FORM, JSON = "multipart/form-data", "application/json"

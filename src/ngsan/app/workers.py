@@ -4,11 +4,9 @@ Shapes: `S` side of the square that photographs are resized to.
 """
 
 import asyncio
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -62,39 +60,6 @@ class Capacity:
 def busy() -> ApiError:
     """The error of a server at full capacity."""
     return ApiError(429, "the server is busy; try again later")
-
-
-class WorkerThreads:
-    """Threads that run calls in the order in which they were given.
-
-    Note: Not `ThreadPoolExecutor`, whose threads Python waits for at exit: a picture that takes
-        long must not keep a server from stopping.
-    """
-
-    def __init__(self, count: int, name: str) -> None:
-        """Threads start with the first call."""
-        self._count, self._name, self._started = count, name, 0
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-
-    async def run(self, call: Callable[..., T], *arguments: Any) -> T:
-        """The result of a call, which is skipped if the task is cancelled before its turn."""
-        future: Future[T] = Future()
-        if self._started < self._count:
-            self._started += 1
-            threading.Thread(target=self._loop, name=self._name, daemon=True).start()
-        self._calls.put((future, lambda: call(*arguments)))
-        return await asyncio.wrap_future(future)
-
-    def _loop(self) -> None:
-        while True:
-            future, call = self._calls.get()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except Exception as error:  # raised again in the task that waits
-                future.set_exception(error)
-            del future, call  # or what they hold would live until the next call
 
 
 async def run_unless_disconnected(

@@ -123,11 +123,11 @@ def _draw(image: str, answers: "Answers", path: Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from ngsan.vision.images import open_image
+    from ngsan.vision.decoding import shared_service
 
     assert answers.regions is not None
     assert answers.boxes is not None
-    photo = open_image(image)
+    photo = shared_service().picture(image).image
     light = np.zeros((photo.height, photo.width))
     for weight, (x, y, w, h) in zip(answers.regions, answers.boxes, strict=True):
         rows = slice(_pixel(y - h / 2, photo.height), _pixel(y + h / 2, photo.height))

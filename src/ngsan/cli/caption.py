@@ -23,6 +23,7 @@ from ngsan.cli.parser import DECODING, TORCH_DEVICE, Command, Parser, decoding_o
 from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import PHOTO_DECODING, PHOTO_MODEL, Caption, Captioner, Result, load
 from ngsan.vision.clips import FRAMES, MAX_SAMPLED, find_clips, is_clip
+from ngsan.vision.decoding import shared_service
 from ngsan.vision.images import find_images, is_folder
 from ngsan.vision.patterns import expand, is_pattern
 
@@ -71,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     check_outputs({"--output": options.output, "--page": options.page}, paths)
     if options.page == "-":
         raise ValueError("--page: pass a file such as captions.html")
+    shared_service().start()  # while the model is loaded
     explainer = None
     if options.page is not None:
         from ngsan.app.maps import Explainer

@@ -159,11 +159,12 @@ def _mean_inputs(
 def _cells(
     model: "AttentionModel", paths: Sequence[str]
 ) -> "Iterator[tuple[Floats, Floats | None]]":
-    from ngsan.vision.images import find_images, open_image, to_square
+    from ngsan.vision.decoding import shared_service
+    from ngsan.vision.images import find_images
 
     size = model.config.image_size
     for path in find_images(paths):
-        square = to_square(open_image(path, min_side=2 * size), size)
+        (square,), _ = shared_service().squares(path, (size,))
         yield model.cell_features(square), model.cell_boxes
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ngsan.data.ids import id_of_file
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
-from ngsan.vision.images import find_images, open_image, to_square
+from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import find_images
 from ngsan.vision.keywords import Eye
 
 BLOCK = 1000
@@ -102,7 +103,7 @@ def _read_ahead(paths: Sequence[Path], size: int) -> Iterator[NDArray[np.uint8]]
     """Reads photographs as squares in a thread, a few ahead."""
 
     def read(path: Path) -> NDArray[np.uint8]:
-        return to_square(open_image(path, min_side=2 * size), size)
+        return shared_service().squares(path, (size,)).squares[0]
 
     with ThreadPoolExecutor(1) as pool:
         rest = iter(paths)

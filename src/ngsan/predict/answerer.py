@@ -29,7 +29,8 @@ from ngsan.predict.manifest import (
     require_torch,
 )
 from ngsan.text.vocabulary import BOUNDARY, QuestionEncoder, Vocabulary
-from ngsan.vision.images import ImageSource, open_image, to_square
+from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import ImageSource, to_square
 
 if TYPE_CHECKING:
     from ngsan.models.answerer import AnswererModel
@@ -223,7 +224,9 @@ class Answerer:
             return self.answer_regions(None, None, question, num_return=num_return)
         if self._source is None or image is None:
             raise ValueError("questions about photographs need an image and a source of regions")
-        picture = self._source.prepare(open_image(image, min_side=self._source.min_side))
+        picture = self._source.prepare(
+            shared_service().picture(image, min_side=self._source.min_side).image
+        )
         (found,) = self._source.regions([picture])
         # In half precision, as the stores of the training data hold them.
         features = np.asarray(found.features, np.float16)

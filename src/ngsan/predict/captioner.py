@@ -1,15 +1,14 @@
 """The public face of captioning: photographs, clips or given regions in, captions out.
 
-Photographs are read ahead in a thread while the model works.
+Photographs are decoded ahead in another process while the model works.
 
 Shapes: `B` images, `S` side of the square that a photograph is resized to, `N` regions,
 `M` captions of an image, `T` words.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
@@ -20,14 +19,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ngsan.config import DecodingConfig
 from ngsan.search import Written
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
+from ngsan.threads import WorkerThreads
+from ngsan.vision.decoding import Squares, shared_service
 from ngsan.vision.detector import MIN_CONFIDENCE, Detector, Object, load_detector, objects_of
-from ngsan.vision.images import ImageError, ImageSource, open_image, to_square
+from ngsan.vision.images import ImageError, ImageSource
 from ngsan.vision.keywords import LIMIT, Keyword, KeywordModel, load_keywords
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ SHIPPED = {"photos": PHOTO_MODEL, "clips": CLIP_MODEL}
 
 PHOTO_DECODING = DecodingConfig(no_repeat_ngram=3, no_bad_ending=True)
 """Default decoding of photographs and clips. That of given regions is the paper's."""
-
-_IMAGE_TYPES = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray)
 
 
 class Caption(str):
@@ -285,9 +283,7 @@ class Captioner:
         """
         if not 0 <= min_confidence <= 1:
             raise ValueError(f"min_confidence: {min_confidence} is not from 0 to 1")
-        pixels = _read(image, self.detector.size)
-        if isinstance(pixels, ImageError):
-            raise pixels
+        (pixels,), _ = shared_service().squares(image, (self.detector.size,))
         found = self.detector.detect(pixels, min_score=min_confidence)
         return objects_of(found, self.detector.names)
 
@@ -311,9 +307,7 @@ class Captioner:
             ValueError: The limit is out of range.
         """
         model = self.keyword_model
-        pixels = _read(image, model.size)
-        if isinstance(pixels, ImageError):
-            raise pixels
+        (pixels,), _ = shared_service().squares(image, (model.size,))
         return model.rank(model.confidences(model.logits(pixels[None]))[0], limit)
 
     def caption_pixels(
@@ -438,10 +432,10 @@ class Captioner:
         # Samples are numbered from the first image of a batch, so that batch may have no gaps.
         gaps = options.method != "sample"
         room = min(self.backend.first_batch, size)
-        batch: dict[int, Pixels | ImageError] = {}
+        batch: dict[int, Squares | ImageError] = {}
         waiting = 0
         # Two batches: one is read while the model works on the other.
-        for index, read in enumerate(_read_ahead(images, self.image_size, 2 * size)):
+        for index, read in enumerate(_read_ahead(images, (self.image_size,), 2 * size)):
             batch[index] = read
             bad = isinstance(read, ImageError)
             waiting += not bad
@@ -452,10 +446,12 @@ class Captioner:
         yield from self._results(batch, options, attention)
 
     def _results(
-        self, batch: dict[int, Pixels | ImageError], options: DecodingConfig, attention: bool
+        self, batch: dict[int, Squares | ImageError], options: DecodingConfig, attention: bool
     ) -> Iterator[Result]:
         """Captions a batch, by index; what could not be read becomes a result with an error."""
-        pixels = {index: read for index, read in batch.items() if isinstance(read, np.ndarray)}
+        pixels = {
+            index: read.squares[0] for index, read in batch.items() if isinstance(read, Squares)
+        }
         captions: Iterator[Caption] = iter(())
         if pixels:
             found = self.backend.search_images(
@@ -473,38 +469,28 @@ class Captioner:
 
 
 def _read_ahead(
-    images: Iterable[ImageSource], size: int, ahead: int
-) -> Iterator[Pixels | ImageError]:
+    images: Iterable[ImageSource], sides: tuple[int, ...], ahead: int
+) -> Iterator[Squares | ImageError]:
     """Images as squares, in order; up to `ahead` of them are read before they are asked for."""
     given = iter(images)
-    waiting: deque[Future[Pixels | ImageError]] = deque()
+    waiting: deque[Future[Squares | ImageError]] = deque()
     # One thread: the model takes the other cores, and a large image takes a lot of memory.
-    with ThreadPoolExecutor(1, thread_name_prefix="pictures") as pool:
-        try:
-            while True:
-                for image in islice(given, ahead - len(waiting)):
-                    waiting.append(pool.submit(_read, image, size))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _read(image: Any, size: int) -> Pixels | ImageError:
-    """(S, S, 3), or what is wrong."""
-    if not isinstance(image, _IMAGE_TYPES):
-        return ImageError(
-            f"an image is a path, a Pillow image, an array or the bytes of a file, "
-            f"not {type(image).__name__}"
-        )
-    if isinstance(image, bytearray | memoryview):
-        image = bytes(image)
-    # A JPEG is decoded at a fraction of its size where that suffices, but not one that the caller
-    # has opened: it would stay small.
-    near = None if isinstance(image, Image.Image) else 2 * size
+    threads = WorkerThreads(1, "pictures")
     try:
-        return to_square(open_image(image, min_side=near), size)
+        while True:
+            for image in islice(given, ahead - len(waiting)):
+                waiting.append(threads.submit(_read, image, sides))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    finally:
+        threads.close()
+
+
+def _read(image: Any, sides: tuple[int, ...]) -> Squares | ImageError:
+    """An image as squares, or what is wrong."""
+    try:
+        return shared_service().squares(image, sides)
     except ImageError as error:
         return error
 

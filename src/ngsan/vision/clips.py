@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ngsan.vision.decoding import shared_service
 from ngsan.vision.images import (
     IMAGE_SUFFIXES,
     MAX_PIXELS,
@@ -29,7 +30,6 @@ from ngsan.vision.images import (
     list_folder,
     open_checked,
     open_file,
-    open_image,
     reading,
     to_rgb,
     to_square,
@@ -165,9 +165,7 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
             except ImageError as error:
                 raise ImageError(f"{path}: {error}") from None
             return _of_images(files, frames, size, name=str(path))
-        if path.suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
-            return _of_animation(path, frames, size)
-        return read_video(path, frames=frames, size=size)
+        return shared_service().clip(path, frames=frames, side=size)
     if not isinstance(source, list | tuple | np.ndarray):
         raise ImageError(
             f"a clip must be a path, a list of images or an array, not {type(source).__name__}"
@@ -177,6 +175,13 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
             f"the clip: the array must be (frames, height, width, 3), not {source.shape}"
         )
     return _of_images(source, frames, size, name="the clip")
+
+
+def decode_clip(path: Path, *, frames: int, size: int) -> NDArray[np.uint8]:
+    """Samples the frames of a video or an animated image in this process; see `open_clip`."""
+    if path.suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
+        return _of_animation(path, frames, size)
+    return read_video(path, frames=frames, size=size)
 
 
 def evenly(count: int, max_frames: int) -> list[int]:
@@ -193,12 +198,11 @@ def _of_images(
         raise ImageError(f"{name}: no frames")
     if len(pictures) > MAX_FRAMES:
         raise ImageError(f"{name}: {len(pictures):,} frames exceed the limit of {MAX_FRAMES:,}")
-    taken = []
+    taken: list[NDArray[np.uint8]] = []
     for place in evenly(len(pictures), frames):
         picture = pictures[place]
-        min_side = None if isinstance(picture, Image.Image) else 2 * size
         try:
-            taken.append(to_square(open_image(picture, min_side=min_side), size))
+            taken += shared_service().squares(picture, (size,)).squares
         except ImageError as error:
             prefix = f"{name}: frame {place}: " if not isinstance(picture, str | Path) else ""
             raise ImageError(f"{prefix}{error}") from None

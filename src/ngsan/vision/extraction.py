@@ -7,7 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from ngsan.data.store import Regions
-from ngsan.vision.images import ImageError, Picture, open_picture
+from ngsan.threads import WorkerThreads
+from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import ImageError, Picture
 from ngsan.vision.sources import RegionSource
 
 
@@ -49,20 +51,20 @@ def extract(
     for name, value in {"batch_size": batch_size, "workers": workers}.items():
         if value < 1:
             raise ValueError(f"{name}: {value} must be at least 1")
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[tuple[str, Future[Picture | str]]] = deque()
-        ahead = iter(paths)
-        try:
-            while True:
-                # One batch is read while the source works on the other.
-                for path in islice(ahead, 2 * batch_size - len(waiting)):
-                    waiting.append((path, pool.submit(_read, path, source)))
-                if not waiting:
-                    return
-                batch = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
-                yield from _regions_of([(path, read.result()) for path, read in batch], source)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    threads = WorkerThreads(workers, "pictures")
+    waiting: deque[tuple[str, Future[Picture | str]]] = deque()
+    ahead = iter(paths)
+    try:
+        while True:
+            # One batch is read while the source works on the other.
+            for path in islice(ahead, 2 * batch_size - len(waiting)):
+                waiting.append((path, threads.submit(_read, path, source)))
+            if not waiting:
+                return
+            batch = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
+            yield from _regions_of([(path, read.result()) for path, read in batch], source)
+    finally:
+        threads.close()
 
 
 def extract_on_ray(
@@ -171,7 +173,7 @@ def _from_row(row: dict[str, Any]) -> Extracted:
 def _read(path: str, source: RegionSource) -> Picture | str:
     """The prepared image with its original size, or an error message."""
     try:
-        picture = open_picture(path, min_side=source.min_side)
+        picture = shared_service().picture(path, min_side=source.min_side)
     except ImageError as error:
         return str(error)
     return Picture(source.prepare(picture.image), picture.size)

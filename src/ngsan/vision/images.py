@@ -365,9 +365,9 @@ def to_rgb(image: Image.Image, *, shrink: int = 1) -> Image.Image:
             image is never in memory twice.
     """
     values = _range_of(image) if _deep_mode(image) in _WHITES else (0.0, 0.0)
-    if shrink == 1:
-        return _convert(image, values)
     width, height = image.size
+    if shrink == 1 and (image.mode == "RGB" or width * height <= _STRIP):
+        return _convert(image, values)
     small = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
     for top, bottom in _strips(width, height, shrink):
         strip = image.crop((0, top, width, bottom))

@@ -4,7 +4,6 @@ Shapes: `B` images, `M` images of the split, `S` side of an image.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.data.resident import ResidentDataset, Seen
 from ngsan.data.store import Regions
+from ngsan.threads import WorkerThreads
 from ngsan.vision.backbone import GridBackbone
-from ngsan.vision.images import ImageError, open_image, to_square
+from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import ImageError
 
 _CHUNK = 1024
 _DECODERS = 8
@@ -165,12 +166,16 @@ def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torc
 
     def one(pair: tuple[bytes, str]) -> NDArray[np.uint8]:
         try:
-            return to_square(open_image(pair[0], min_side=2 * size), size)
+            return shared_service().squares(pair[0], (size,)).squares[0]
         except ImageError as error:
             raise ValueError(f"image {pair[1]!r}: {error}") from error
 
-    with ThreadPoolExecutor(_DECODERS) as pool:
-        squares = list(pool.map(one, zip(files, names, strict=True)))
+    threads = WorkerThreads(_DECODERS, "pictures")
+    try:
+        waiting = [threads.submit(one, pair) for pair in zip(files, names, strict=True)]
+        squares = [each.result() for each in waiting]
+    finally:
+        threads.close()
     stacked = torch.from_numpy(np.stack(squares))
     return stacked.permute(0, 3, 1, 2).contiguous().to(device)
 

@@ -1,0 +1,122 @@
+"""The process that decodes image files for `ngsan.vision.decoding`, one after the other.
+
+The main thread waits for requests and notices at once when the other side is gone; each file is
+decoded in a thread of its own, so that a slow one can be given a lower priority.
+
+A message is the lengths of a head and of the data, the head as JSON, and the data. A request's data
+are the path or the content of a file; an answer's are arrays, one after the other.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.vision.images import FORMATS, ImageError, open_picture, to_square
+
+Head: TypeAlias = dict[str, Any]
+
+LENGTHS = struct.Struct("!IQ")
+
+NO_MEMORY = "not enough memory to decode it"
+"""How the message of an `ImageError` ends when memory was short."""
+
+_STACK = 1 << 21
+_MANY_BYTES = 10_000_000
+
+
+def serve(connection: socket.socket) -> None:
+    """Answers requests until the other side is gone."""
+    threading.stack_size(_STACK)
+    threading.excepthook = lambda _: os._exit(1)
+    send(connection, {}, ())
+    with connection.makefile("rb") as file:
+        while request := receive(file):
+            _limit_memory(request[0]["memory"])
+            threading.Thread(target=_answer, args=(connection, *request), daemon=True).start()
+            del request
+    os._exit(0)  # whatever is being decoded
+
+
+def send(connection: socket.socket, head: Head, parts: Sequence[Any]) -> None:
+    """Sends a message; `parts` are its data."""
+    text = json.dumps(head).encode()
+    size = sum(memoryview(part).nbytes for part in parts)
+    connection.sendall(LENGTHS.pack(len(text), size) + text)
+    for part in parts:
+        connection.sendall(part)
+
+
+def receive(file: IO[bytes]) -> tuple[Head, bytes] | None:
+    """The next message; None at the end."""
+    lengths = file.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    head, size = LENGTHS.unpack(lengths)
+    return json.loads(file.read(head)), file.read(size)
+
+
+def _answer(connection: socket.socket, head: Head, data: bytes) -> None:
+    """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
+    signal.setitimer(signal.ITIMER_PROF, head["cpu_seconds"])
+    source = os.fsdecode(data) if head["is_path"] else data
+    prefix = f"{os.fsdecode(data)}: " if head["is_path"] else "the image: "
+    try:
+        arrays, size = _decode(source, head)
+        answer: Head = {"size": size, "shapes": [array.shape for array in arrays]}
+    except ImageError as error:
+        arrays, answer = [], {"error": str(error).removeprefix(prefix)}
+    except MemoryError:
+        arrays, answer = [], {"error": NO_MEMORY}
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
+    if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:
+        del data, source
+        _release_memory()
+    with suppress(OSError):
+        send(connection, answer, arrays)
+
+
+def _decode(source: str | bytes, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int, int]]:
+    if "frames" in head:
+        from ngsan.vision.clips import decode_clip
+
+        (side,) = head["sides"]
+        return [decode_clip(Path(str(source)), frames=head["frames"], size=side)], (0, 0)
+    picture = open_picture(source, max_pixels=head["max_pixels"], min_side=head["min_side"])
+    if "sides" not in head:
+        return [np.asarray(picture.image)], picture.size
+    return [to_square(picture.image, side) for side in head["sides"]], picture.size
+
+
+def _limit_memory(size: int) -> None:
+    """Limits the writable memory of this process, where the system supports it."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
+
+
+def _release_memory() -> None:
+    """Returns the memory of a large picture to the system, where the C library supports it."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def main() -> None:
+    """Serves the socket that is this process's standard input."""
+    for name in FORMATS:  # before the first file comes; otherwise Pillow would import all it knows
+        import_module(f"PIL.{name.title() if name != 'WEBP' else 'WebP'}ImagePlugin")
+    serve(socket.socket(fileno=0))
