@@ -28,9 +28,10 @@ def read(paths: list[Path], size: int) -> Any:
     """(B, size, size, 3) the pixels of files."""
     import numpy as np
 
-    from ngsan.vision.images import open_image, to_square
+    from ngsan.vision.decoding import shared_service
 
-    return np.stack([to_square(open_image(path, min_side=size), size) for path in paths])
+    service = shared_service()
+    return np.stack([service.squares(path, (size,)).squares[0] for path in paths])
 
 
 def opened(options: argparse.Namespace) -> Any:
