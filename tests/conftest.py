@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from ngsan.vision.decoding import shared_service
+
 # No deadline, because machines may be busy; in CI, examples are the same in every run.
 settings.register_profile("ngsan", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("ngsan")
@@ -29,6 +31,7 @@ def _seed():
 @pytest.fixture
 def closed_folder():
     """A folder that this process cannot read, even if it is root's."""
+    shared_service().start()  # the other user may be unable to run this Python
     with tempfile.TemporaryDirectory() as above:
         Path(above).chmod(0o777)
         folder = Path(above) / "closed"

@@ -140,7 +140,7 @@ def test_a_crash_is_an_error_of_the_file(service, slow):
     (process,) = processes(service)
     # Idle: nothing fails.
     os.kill(process, signal.SIGKILL)
-    wait_for(lambda: not lives(process))
+    wait_for(lambda: not any(worker.lives for worker in service._all))
     assert service.squares(files.png(8, 8), (8,)).size == (8, 8)
     (process,) = processes(service)
     killer = subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -SEGV {process}"])

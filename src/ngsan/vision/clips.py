@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,11 +177,15 @@ def open_clip(source: ClipSource, *, frames: int = FRAMES, size: int = 256) -> N
     return _of_images(source, frames, size, name="the clip")
 
 
-def decode_clip(path: Path, *, frames: int, size: int) -> NDArray[np.uint8]:
-    """Samples the frames of a video or an animated image in this process; see `open_clip`."""
-    if path.suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
-        return _of_animation(path, frames, size)
-    return read_video(path, frames=frames, size=size)
+def decode_clip(file: IO[bytes], suffix: str, *, frames: int, size: int) -> NDArray[np.uint8]:
+    """Samples the frames of a video or an animated image in this process; see `open_clip`.
+
+    Raises:
+        ImageError: The message is without the name of the file.
+    """
+    if suffix.lower() in IMAGE_SUFFIXES | _ANIMATED_SUFFIXES:
+        return _of_animation(file, frames, size)
+    return _of_video(file, frames, size)
 
 
 def evenly(count: int, max_frames: int) -> list[int]:
@@ -209,9 +213,9 @@ def _of_images(
     return np.stack(taken)
 
 
-def _of_animation(path: Path, frames: int, size: int) -> NDArray[np.uint8]:
+def _of_animation(file: IO[bytes], frames: int, size: int) -> NDArray[np.uint8]:
     """Frames of a GIF, PNG or WebP; a still image is a clip of one frame."""
-    with reading(str(path), ANIMATED_FORMATS), _opened(path) as image:
+    with reading("", ANIMATED_FORMATS), open_checked(file, ANIMATED_FORMATS) as image:
         check_size(image)
         count = int(getattr(image, "n_frames", 1))
         if count > MAX_FRAMES or count * image.width * image.height > MAX_DECODED:
@@ -246,38 +250,30 @@ def _natural_key(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
 
 
-def read_video(path: Path, *, frames: int, size: int) -> NDArray[np.uint8]:
-    """Samples upright frames (T, S, S, 3) of a video file with PyAV; see `open_clip`."""
+def _of_video(file: IO[bytes], frames: int, size: int) -> NDArray[np.uint8]:
+    """Samples upright frames (T, S, S, 3) of a video file with PyAV."""
+    av = _av()
     try:
-        file = open_file(path)
-    except ImageError as error:
-        raise ImageError(f"{path}: {error}") from None
-    with file:
-        av = _av(path)
-        try:
-            # As an open file and without protocols, so that no other file or URL is opened.
-            options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": ""}
-            with av.open(file, container_options=options) as container:
-                taken = _sample(container, frames, size)
-        except ImageError as error:
-            raise ImageError(f"{path}: {error}") from None
-        except (av.FFmpegError, ValueError, OverflowError, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ImageError(f"{path}: cannot decode the video: {reason}") from None
-        except MemoryError:
-            raise ImageError(f"{path}: not enough memory to decode it") from None
+        # As an open file and without protocols, so that no other file or URL is opened.
+        options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": ""}
+        with av.open(file, container_options=options) as container:
+            taken = _sample(container, frames, size)
+    except ImageError:
+        raise
+    except (av.FFmpegError, ValueError, OverflowError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ImageError(f"cannot decode the video: {reason}") from None
     if not taken:
-        raise ImageError(f"{path}: no frames")
+        raise ImageError("no frames")
     return np.stack(taken)
 
 
-def _av(path: Path) -> Any:
+def _av() -> Any:
     try:
         av = import_module("av")
     except ImportError:
         raise ImageError(
-            f"{path}: video files need PyAV: pip install 'ngsan[video]'; GIFs and folders of "
-            "frames do not"
+            "video files need PyAV: pip install 'ngsan[video]'; GIFs and folders of frames do not"
         ) from None
     av.logging.set_level(None)  # errors are reported by exceptions
     return av

@@ -3,8 +3,9 @@
 The main thread waits for requests and notices at once when the other side is gone; each file is
 decoded in a thread of its own, so that a slow one can be given a lower priority.
 
-A message is the lengths of a head and of the data, the head as JSON, and the data. A request's data
-are the path or the content of a file; an answer's are arrays, one after the other.
+A message is the lengths of a head and of the data, the head as JSON, and the data. A request comes
+with the content of a file, or with an open file; the data of an answer are arrays, one after the
+other.
 """
 
 import ctypes
@@ -17,7 +18,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -41,59 +41,68 @@ def serve(connection: socket.socket) -> None:
     threading.stack_size(_STACK)
     threading.excepthook = lambda _: os._exit(1)
     send(connection, {}, ())
-    with connection.makefile("rb") as file:
-        while request := receive(file):
-            _limit_memory(request[0]["memory"])
-            threading.Thread(target=_answer, args=(connection, *request), daemon=True).start()
-            del request
+    while request := receive(connection):
+        _limit_memory(request[0]["memory"])
+        threading.Thread(target=_answer, args=(connection, *request), daemon=True).start()
+        del request
     os._exit(0)  # whatever is being decoded
 
 
-def send(connection: socket.socket, head: Head, parts: Sequence[Any]) -> None:
+def send(
+    connection: socket.socket, head: Head, parts: Sequence[Any], file: IO[bytes] | None = None
+) -> None:
     """Sends a message; `parts` are its data."""
     text = json.dumps(head).encode()
     size = sum(memoryview(part).nbytes for part in parts)
-    connection.sendall(LENGTHS.pack(len(text), size) + text)
+    lengths = LENGTHS.pack(len(text), size)
+    if file is None:
+        connection.sendall(lengths)
+    else:
+        socket.send_fds(connection, [lengths], [file.fileno()])
+    connection.sendall(text)
     for part in parts:
         connection.sendall(part)
 
 
-def receive(file: IO[bytes]) -> tuple[Head, bytes] | None:
-    """The next message; None at the end."""
-    lengths = file.read(LENGTHS.size)
+def receive(connection: socket.socket) -> tuple[Head, bytes | IO[bytes]] | None:
+    """The next message, with its data or the file that came with it; None at the end."""
+    lengths, files, _, _ = socket.recv_fds(connection, LENGTHS.size, 1)
     if len(lengths) < LENGTHS.size:
         return None
-    head, size = LENGTHS.unpack(lengths)
-    return json.loads(file.read(head)), file.read(size)
+    length, size = LENGTHS.unpack(lengths)
+    head: Head = json.loads(connection.recv(length, socket.MSG_WAITALL))
+    if not files:
+        return head, connection.recv(size, socket.MSG_WAITALL)
+    file = os.fdopen(files[0], "rb")
+    file.seek(0)  # where it stands is shared with the other side, which may ask twice
+    return head, file
 
 
-def _answer(connection: socket.socket, head: Head, data: bytes) -> None:
+def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) -> None:
     """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
     signal.setitimer(signal.ITIMER_PROF, head["cpu_seconds"])
-    source = os.fsdecode(data) if head["is_path"] else data
-    prefix = f"{os.fsdecode(data)}: " if head["is_path"] else "the image: "
     try:
         arrays, size = _decode(source, head)
         answer: Head = {"size": size, "shapes": [array.shape for array in arrays]}
     except ImageError as error:
-        arrays, answer = [], {"error": str(error).removeprefix(prefix)}
+        arrays, answer = [], {"error": str(error).removeprefix("the image: ")}
     except MemoryError:
         arrays, answer = [], {"error": NO_MEMORY}
     signal.setitimer(signal.ITIMER_PROF, 0)
     large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
     if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:
-        del data, source
+        del source
         _release_memory()
     with suppress(OSError):
         send(connection, answer, arrays)
 
 
-def _decode(source: str | bytes, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int, int]]:
+def _decode(source: Any, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int, int]]:
     if "frames" in head:
         from ngsan.vision.clips import decode_clip
 
         (side,) = head["sides"]
-        return [decode_clip(Path(str(source)), frames=head["frames"], size=side)], (0, 0)
+        return [decode_clip(source, head["suffix"], frames=head["frames"], size=side)], (0, 0)
     picture = open_picture(source, max_pixels=head["max_pixels"], min_side=head["min_side"])
     if "sides" not in head:
         return [np.asarray(picture.image)], picture.size

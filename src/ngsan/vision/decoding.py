@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from ngsan.vision.images import (
     ImageError,
     ImageSource,
     Picture,
+    open_file,
     open_picture,
     to_square,
 )
@@ -119,7 +120,7 @@ class DecodingService:
 
     def start(self, count: int = 1) -> None:
         """Starts processes ahead of the first file, without waiting for them."""
-        with self._changed:
+        with self._changed, suppress(ImageError):  # reading a file reports it
             while len(self._all) < min(count, self._max) and not self._closed:
                 self._idle.append(self._new())
                 self._changed.notify()
@@ -171,44 +172,36 @@ class DecodingService:
 
     def clip(self, path: str | Path, *, frames: int, side: int) -> Pixels:
         """Frames (T, S, S, 3) of a video or an animated image; see `ngsan.vision.clips`."""
-        (pixels,), _ = self._read(path, sides=(side,), frames=frames)
+        (pixels,), _ = self._read(path, sides=(side,), frames=frames, suffix=Path(path).suffix)
         return pixels
 
     def _read(self, source: Any, **wanted: Any) -> Found:
         """Decodes a file; with little memory first, as that needs no turn."""
-        is_path = isinstance(source, str | os.PathLike)
-        if not is_path and not isinstance(source, bytes | bytearray | memoryview):
-            raise ImageError(
-                "an image is a path, a Pillow image, an array or the bytes of a file, "
-                f"not {type(source).__name__}"
-            )
         clip = "frames" in wanted
         head: Head = {
-            "is_path": is_path,
             **wanted,
             "cpu_seconds": _CLIP_SECONDS if clip else self.limits.cpu_seconds,
             "seconds": 2 * _CLIP_SECONDS if clip else self.limits.seconds,
         }
-        if is_path:
-            data, name = os.fsencode(Path(source).absolute()), str(source)
-        else:
-            data, name = source, "the image"
         try:
-            with suppress(MemoryError):
-                return self._ask({**head, "memory": self.limits.memory}, data)
-            with self._large:
-                return self._ask({**head, "memory": self.limits.large_memory}, data)
+            with _opened(source) as (data, file):
+                with suppress(MemoryError):
+                    return self._ask({**head, "memory": self.limits.memory}, data, file)
+                with self._large:
+                    return self._ask({**head, "memory": self.limits.large_memory}, data, file)
         except MemoryError:
             self._on_lost("memory")
-            raise ImageError(f"{name}: {NO_MEMORY}") from None
+            problem = NO_MEMORY
         except LostError as error:
             self._on_lost(error.reason)
             self.start(self._peak)
-            raise ImageError(f"{name}: {error}") from None
+            problem = str(error)
         except ImageError as error:
-            raise ImageError(f"{name}: {error}") from None
+            problem = str(error)
+        name = str(source) if isinstance(source, str | os.PathLike) else "the image"
+        raise ImageError(f"{name}: {problem}")
 
-    def _ask(self, head: Head, data: bytes) -> Found:
+    def _ask(self, head: Head, data: Any, file: IO[bytes] | None) -> Found:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._idle or len(self._all) < self._max)
             if self._closed:
@@ -218,14 +211,14 @@ class DecodingService:
                 self._all.discard(worker)
                 worker = self._new()
         try:
-            return worker.ask(head, data, self.limits.quick_seconds)
+            return worker.ask(head, data, file, self.limits.quick_seconds)
         finally:
             with self._changed:
-                if not worker.is_free:  # it was lost, or this thread was interrupted
+                if worker.is_free:
+                    self._idle.append(worker)
+                else:  # it was lost, or this thread was interrupted
                     worker.stop()
                     self._all.discard(worker)
-                else:
-                    self._idle.append(worker)
                 self._changed.notify()
 
     def _new(self) -> "_Worker":
@@ -255,9 +248,9 @@ class _Worker:
     """A process, and the connection to it."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
         paths = [*sys.path, str(Path(__file__).parents[2])]
-        with theirs:
+        with ExitStack() as stack:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
             # In a process group of its own, which Ctrl-C in a terminal does not end.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, json.dumps(paths)],
@@ -267,10 +260,11 @@ class _Worker:
                 env={**os.environ, **_ENVIRONMENT},
                 process_group=0,
             )
+            self._socket = ours.dup()
         self._ready, self.is_free = False, True
         self._end = weakref.finalize(self, _end, self._process, self._socket)
 
-    def ask(self, head: Head, data: bytes, quick_seconds: float) -> Found:
+    def ask(self, head: Head, data: Any, file: IO[bytes] | None, quick_seconds: float) -> Found:
         """The answer to a request.
 
         Raises:
@@ -285,7 +279,7 @@ class _Worker:
                 self._receive(math.inf, _START_SECONDS)
                 self._ready = True
             self._socket.settimeout(head["seconds"])
-            send(self._socket, head, (data,))
+            send(self._socket, head, (data,), file)
             answer, content = self._receive(quick_seconds, head["seconds"])
         except TimeoutError:
             raise LostError("time", _too_long(head["seconds"])) from None
@@ -353,6 +347,21 @@ class _Worker:
         if self._process.returncode == -signal.SIGPROF:
             return LostError("time", _too_long(head["cpu_seconds"]))
         return LostError("crash", "damaged image: it crashed the decoder")
+
+
+@contextmanager
+def _opened(source: Any) -> Iterator[tuple[Any, IO[bytes] | None]]:
+    """The content of a file, or the open file. It is opened here, with the rights of the caller."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        yield source, None
+    elif isinstance(source, str | os.PathLike):
+        with open_file(Path(source)) as file:
+            yield b"", file
+    else:
+        raise ImageError(
+            "an image is a path, a Pillow image, an array or the bytes of a file, "
+            f"not {type(source).__name__}"
+        )
 
 
 def _too_long(seconds: float) -> str:

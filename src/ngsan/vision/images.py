@@ -100,7 +100,10 @@ def open_image(
 
 
 def open_picture(
-    source: ImageSource, *, max_pixels: int = MAX_PIXELS, min_side: int | None = None
+    source: ImageSource | IO[bytes],
+    *,
+    max_pixels: int = MAX_PIXELS,
+    min_side: int | None = None,
 ) -> Picture:
     """Reads an image as an upright RGB picture, and its size.
 
@@ -110,8 +113,8 @@ def open_picture(
     white. Invalid EXIF data are ignored.
 
     Args:
-        source: A path, the bytes of a file, a Pillow image, or an array of (H, W), (H, W, 1),
-            (H, W, 3) or (H, W, 4): uint8, uint16, or floats from 0 to 1.
+        source: A path, the bytes of a file, an open file, a Pillow image, or an array of (H, W),
+            (H, W, 1), (H, W, 3) or (H, W, 4): uint8, uint16, or floats from 0 to 1.
         max_pixels: Limit of width times height; half of it for WebP, whose decoder needs several
             times the memory. Checked in the header before decoding. Pillow's own limit of 179
             million applies, too.
@@ -121,8 +124,8 @@ def open_picture(
     Raises:
         ImageError: The format is unsupported, or the file is damaged, too large or missing.
     """
-    given = isinstance(source, bytes | Image.Image | np.ndarray)
-    with reading("the image" if given else str(source)), _opened(source, max_pixels) as image:
+    name = str(source) if isinstance(source, str | os.PathLike) else "the image"
+    with reading(name), _opened(source, max_pixels) as image:
         check_size(image, max_pixels)
         picture = _finish(image, min_side)
     return picture
@@ -238,7 +241,7 @@ def _is_file(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(source: ImageSource, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(source: ImageSource | IO[bytes], max_pixels: int) -> Iterator[Image.Image]:
     """The image with its header read; the file stays open within the block."""
     if isinstance(source, Image.Image):
         yield source
@@ -248,7 +251,9 @@ def _opened(source: ImageSource, max_pixels: int) -> Iterator[Image.Image]:
         except ValueError as error:
             raise ImageError(str(error)) from None
     else:
-        file = io.BytesIO(source) if isinstance(source, bytes) else open_file(Path(source))
+        if isinstance(source, bytes):
+            source = io.BytesIO(source)
+        file = open_file(Path(source)) if isinstance(source, str | os.PathLike) else source
         with file, open_checked(file, FORMATS, max_pixels) as image:
             yield image
 
