@@ -16,7 +16,7 @@ from ngsan.app.app import build_app
 from ngsan.app.context import ServedModel
 from ngsan.app.settings import ServeSettings
 from ngsan.predict.captioner import Captioner
-from tests.predict.painter import Painter, paint
+from tests.predict.painter import Painter, Spotter, paint
 
 ROOT = Path(__file__).parents[2]
 PLAIN = "red green blue grey"
@@ -40,7 +40,7 @@ class GatedPainter(Painter):
 
 
 def card_of(painter):
-    captioner = Captioner(painter)
+    captioner = Captioner(painter, open_detector=Spotter)
     return ServedModel("painter", ROOT, captioner, (2, 2))
 
 

@@ -78,6 +78,14 @@ def test_explain_a_given_caption(app):
         assert answer.status_code == 422
 
 
+def test_objects_are_found_if_asked_for(app):
+    request = {"files": {"image": FILE.read_bytes()}, "data": {"objects": "true"}}
+    found = ask(app, "POST", "/v1/explain", **request).json()["objects"]
+    wanted = [one.as_record() for one in ngsan.load(threads=1).objects(FILE)]
+    assert [one["label"] for one in found] == [one["label"] for one in wanted]
+    assert found[0]["box"] == pytest.approx(wanted[0]["box"], abs=0.02)
+
+
 def test_several_or_invalid_photographs_raise(app):
     two = [("image", FILE.read_bytes())] * 2
     assert ask(app, "POST", "/v1/explain", files=two).status_code == 422

@@ -347,3 +347,32 @@ def test_empty_caption_is_shown(files, tmp_path):
     (photograph,) = Reader(text).photographs()
     assert photograph["captions"][0]["words"] == []
     assert photograph["captions"][0]["attention"]["shape"][2] == 1
+
+
+def test_objects_are_drawn_over_the_photographs(files, tmp_path):
+    records = [
+        [{"label": "<b> dog", "box": [0.5, 0.5, 0.5, 1.0], "confidence": 0.876}],
+        [],
+        [{"label": "cat", "box": [0.1, 0.5, 0.2, 0.5], "confidence": 0.35}],
+    ]
+    _, text = written(small(), files, tmp_path / "page.html", objects=records)
+    reader = Reader(text)
+    assert not reader.open
+    drawings = [attrs for attrs in reader.all("svg") if attrs.get("class") == "boxes"]
+    assert [attrs["viewbox"] for attrs in drawings] == ["0 0 40 30", "0 0 7 3"]
+    rims = [attrs for attrs in reader.all("rect") if attrs.get("class") == "rim"]
+    assert (rims[0]["x"], rims[0]["y"], rims[0]["width"], rims[0]["height"]) == (
+        "10",
+        "0",
+        "20",
+        "30",
+    )
+    assert reader.data[("p", "soft objects")] == [
+        "Objects: <b> dog 88 %",
+        "No objects found.",
+        "Objects: cat 35 %",
+    ]
+    _, plain = written(small(), files, tmp_path / "plain.html")
+    assert "No objects found." not in plain
+    with pytest.raises(ValueError, match="objects of 1 images for 3 images"):
+        write_page(small(), files, tmp_path / "page.html", [["word1"]] * 3, objects=[[]])

@@ -91,6 +91,30 @@ def test_words_show_their_attention(visit):
     assert "was looked at most by" in visitor.text("#word-status")
 
 
+def test_objects_are_drawn_over_the_picture(visit, captioner, tmp_path):
+    visitor = visit()
+    page = visitor.page
+    boxes = page.locator("#picture .boxes")
+    assert boxes.is_hidden()
+    assert page.locator("#objects-text").is_hidden()
+    visitor.new_caption(lambda: page.get_by_label("Dogs", exact=True).click())
+    visitor.new_caption(lambda: page.get_by_label("Objects").check(force=True))
+    wanted = [f"{one.label} {one.confidence:.0%}" for one in captioner.objects(PATHS["dogs.jpg"])]
+    assert len(wanted) >= 2
+    assert visitor.text("#objects-text").replace(" %", "%") == f"Objects: {', '.join(wanted)}"
+    assert boxes.is_visible()
+    first = boxes.locator("g").last.locator("rect").last.bounding_box()
+    picture = page.locator("#picture").bounding_box()
+    centre = (first["x"] + first["width"] / 2 - picture["x"]) / picture["width"]
+    assert centre == pytest.approx(captioner.objects(PATHS["dogs.jpg"])[0].box[0], abs=0.02)
+    visitor.picture(tmp_path / "objects.png")
+    # Another photograph has its own, and without the switch there are none.
+    visitor.new_caption(lambda: page.get_by_label("Mountains", exact=True).click())
+    assert visitor.text("#objects-text") == "No objects found."
+    page.get_by_label("Objects").uncheck(force=True)
+    assert boxes.is_hidden()
+
+
 def test_other_captions(visit):
     visitor = visit()
     page = visitor.page

@@ -91,6 +91,7 @@ class Context:
         self.explain_requests = Capacity(settings.explain_queue_size)
         self.decoders = WorkerThreads(settings.decode_threads, "decode")
         self.explainers = WorkerThreads(1, "explain")
+        self.detectors = WorkerThreads(1, "objects")
 
         def on_batch(count: int) -> None:
             self.metrics.batches.observe(count)

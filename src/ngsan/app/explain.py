@@ -5,7 +5,7 @@ scripts and styles but its own, which it knows by their hashes.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +45,7 @@ def write_page(
     captions: Sequence[Sequence[str]],
     *,
     credit_lines: Sequence[str] | None = None,
+    objects: Sequence[Sequence[Mapping[str, Any]]] | None = None,
     on_image: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """Writes a page that explains captions of photographs.
@@ -57,6 +58,7 @@ def write_page(
         page: The HTML file, which is written whole or not at all; its folder is created if needed.
         captions: For each image one or more captions, the best first.
         credit_lines: For each image the name of its photographer, or "".
+        objects: For each image the records of the objects in it, to be drawn over it.
         on_image: Called after each image, read or not, with the number of images done.
 
     Returns:
@@ -64,11 +66,12 @@ def write_page(
         hold.
 
     Raises:
-        ValueError: The list is empty, no image can be read, or `captions` or `credit_lines`
-            differ from `images` in number.
+        ValueError: The list is empty, no image can be read, or `captions`, `credit_lines` or
+            `objects` differ from `images` in number.
         OSError: The page cannot be written.
     """
-    for name, given in (("captions", captions), ("credit_lines", credit_lines)):
+    lists = {"captions": captions, "credit_lines": credit_lines, "objects": objects}
+    for name, given in lists.items():
         if given is not None and len(given) != len(images):
             raise ValueError(f"{name} of {len(given)} images for {len(images)} images")
     if not images:
@@ -89,6 +92,8 @@ def write_page(
                 "credit": credit_lines[number] if credit_lines is not None else "",
                 **_photo(picture, explanation, explainer.grid, detail),
             }
+            drawn = None if objects is None else [_drawn(one, about) for one in objects[number]]
+            about["objects"] = drawn
             photos.append(about)
         on_image(number + 1)
     if not photos:
@@ -188,6 +193,18 @@ def _photo(
         "width": max(1, round(picture.width * scale)),
         "height": max(1, round(picture.height * scale)),
         "data": _data(explanation, detail),
+    }
+
+
+def _drawn(found: Mapping[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """An object as a rectangle in the pixels of the picture, with a label."""
+    x, y, width, height = found["box"]
+    return {
+        "text": f"{found['label']} {percent(found['confidence'])}",
+        "left": round((x - width / 2) * about["width"]),
+        "top": round((y - height / 2) * about["height"]),
+        "width": round(width * about["width"]),
+        "height": round(height * about["height"]),
     }
 
 

@@ -24,6 +24,8 @@ class CaptionRequest:
     decoding: DecodingConfig
     attention: bool
     """Whether captions carry the attention of their words."""
+    objects: bool
+    """Whether to find objects, too."""
     model: str | None
     """The model's name, or None for the default."""
     caption: str | None
@@ -80,6 +82,7 @@ def option_fields(settings: ServeSettings, *, explain: bool = False) -> type[Bas
         "forbid": field(str, "Words that must not occur, with spaces."),
         "require": field(str, "Words that must occur, with spaces."),
         "attention": field(bool, "Whether to return the attention of each word (false)."),
+        "objects": field(bool, "Whether to find objects, too (false)."),
         "model": field(str, "The model's name, from /v1/models."),
     }
     if explain:
@@ -133,6 +136,7 @@ def read_options(
     return CaptionRequest(
         decoding=PHOTO_DECODING.override({name: values[name] for name in _KEYS & values.keys()}),
         attention=values.get("attention", False),
+        objects=values.get("objects", False),
         model=values.get("model"),
         caption=values.get("caption"),
         region=values.get("region"),

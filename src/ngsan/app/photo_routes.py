@@ -102,6 +102,7 @@ async def _caption(
 ) -> list[dict[str, Any]]:
     size = context.model.image_size
     photos = await decode_photos(upload.images, size, context.settings, context.decoders)
+    found = await _find_objects(context, upload) if options.objects else None
     upload.images.clear()  # the files may be large and are not needed any longer
     try:
         captions = await asyncio.gather(
@@ -117,9 +118,23 @@ async def _caption(
         )
     except ValueError as error:
         raise ApiError(422, str(error)) from None
-    return [
+    results = [
         _result(caption, photo, context.model.grid)
         for caption, photo in zip(captions, photos, strict=True)
+    ]
+    for result, objects in zip(results, found or (), strict=False):
+        result["objects"] = objects
+    return results
+
+
+async def _find_objects(context: Context, upload: Upload) -> list[list[dict[str, Any]]]:
+    """The objects of each photograph."""
+    captioner, threads = context.model.captioner, context.detectors
+    size = await threads.run(lambda: captioner.detector.size)  # opens it, the first time
+    photos = await decode_photos(upload.images, size, context.settings, context.decoders)
+    return [
+        [one.as_record() for one in await threads.run(captioner.objects, photo.pixels)]
+        for photo in photos
     ]
 
 
@@ -174,11 +189,14 @@ async def _explain(
             text = await context.batcher.caption(
                 photo.pixels, decoding=options.decoding, attention=False, number=0
             )
-        return await context.explainers.run(
+        found = await context.explainers.run(
             lambda: _maps(open_explainer(), photo, str(text), options)
         )
     except ValueError as error:
         raise ApiError(422, str(error)) from None
+    if options.objects:
+        (found["objects"],) = await _find_objects(context, upload)
+    return found
 
 
 def _maps(

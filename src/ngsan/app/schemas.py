@@ -52,6 +52,14 @@ class OtherCaption(_Schema):
     log_probability: float
 
 
+class FoundObject(_Schema):
+    """An object: its class, its box `cxcywh` relative to the photograph, and its confidence."""
+
+    label: str
+    box: Annotated[list[float], Field(min_length=4, max_length=4)]
+    confidence: float
+
+
 class CaptionResult(OtherCaption):
     """The caption of a photograph."""
 
@@ -61,6 +69,7 @@ class CaptionResult(OtherCaption):
     height: int
     grid: Pair
     attention: list[list[float]] | None = None
+    objects: list[FoundObject] | None = None
 
 
 class Captions(_Schema):
@@ -99,6 +108,7 @@ class Explanation(_Schema):
     attention: Map
     blob: str
     surfaces: Surfaces | None = None
+    objects: list[FoundObject] | None = None
 
 
 Objects = Annotated[list[SceneObject], Field(min_length=1, max_length=MAX_OBJECTS)]

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         rows=_rows,
     )
     counts = not is_quiet() and sys.stderr is not None and sys.stderr.isatty() and writer.path
-    captions: list[tuple[Path, Caption]] = []
+    captions: list[tuple[Path, Caption, Record]] = []
     try:
         for path, moves in found:
             result = next(streams[moves])
@@ -98,11 +98,11 @@ def run(options: argparse.Namespace) -> int:
                 warn(f"{path}: {problem}")
                 writer.add({"image": str(path), "error": problem})
             else:
-                captions.append((path, result.caption))
                 record = _record(path, result.caption, several=decoding.num_return > 1)
                 for name in seen:
                     record[name] = [one.as_record() for one in getattr(captioner, name)(path)]
                 writer.add(record)
+                captions.append((path, result.caption, record))
             if counts:
                 done = f"\r{writer.count:,} of {len(paths):,} images"
                 print(done, end="", file=sys.stderr, flush=True)
@@ -209,7 +209,7 @@ def _check_frames(options: argparse.Namespace, clips: bool) -> None:
 
 
 def _write_page(
-    explainer: "Explainer", page: Path, captions: Sequence[tuple[Path, Caption]]
+    explainer: "Explainer", page: Path, captions: Sequence[tuple[Path, Caption, Record]]
 ) -> None:
     """Writes the page about the captions."""
     from ngsan.app.explain import write_page
@@ -220,8 +220,10 @@ def _write_page(
             text = f"\r{done:,} of {len(captions):,} explained"
             print(text, end=end, file=sys.stderr, flush=True)
 
-    written = [[best.text, *(other.text for other in best.others)] for _, best in captions]
-    write_page(explainer, [path for path, _ in captions], page, written, on_image=count)
+    written = [[best.text, *(other.text for other in best.others)] for _, best, _ in captions]
+    objects = [record["objects"] for *_, record in captions if "objects" in record]
+    paths = [path for path, *_ in captions]
+    write_page(explainer, paths, page, written, objects=objects or None, on_image=count)
     note(f"wrote {page}")
 
 

@@ -22,8 +22,11 @@ MAX_BOXES = 100
 MIN_SCORE = 0.05
 """Default limit of a detection's score."""
 
-MIN_CONFIDENCE = 0.4
+MIN_CONFIDENCE = 0.35
 """Default limit of an object's confidence where people read it."""
+
+_LIBRARIES = {"torchvision": "TorchvisionDetector"}
+"""The classes of other libraries' detectors in `ngsan.vision.torch_detectors`, by prefix."""
 
 _OVERLAP = 0.5
 """Of two boxes of a class with a larger intersection over union, the weaker is dropped."""
@@ -112,8 +115,7 @@ class OnnxDetector:
         self.names: tuple[str, ...] = tuple(json.loads(about["names"]))
         self.size: int = self._session.get_inputs()[0].shape[1]
         logits = json.loads(about["logits"])
-        self._scale, self._zero = float(logits["scale"]), int(logits["zero"])
-        steps = (np.arange(256) - self._zero) * self._scale
+        steps = (np.arange(256) - int(logits["zero"])) * float(logits["scale"])
         self._scores = (1 / (1 + np.exp(-steps))).astype(np.float32)
 
     def detect(
@@ -126,38 +128,38 @@ class OnnxDetector:
         """See `Detector.detect`."""
         check_pixels(pixels, self.size)
         logits, boxes = self._session.run(["logits", "boxes"], {"images": pixels[None]})
-        return self.select(logits[0], boxes[0], max_boxes=max_boxes, min_score=min_score)
-
-    def select(
-        self,
-        logits: NDArray[np.uint8],
-        boxes: NDArray[np.float32],
-        *,
-        max_boxes: int,
-        min_score: float,
-    ) -> Detections:
-        """The detections among the anchors.
-
-        Args:
-            logits: (A, C) of bytes.
-            boxes: (A, 4) `cxcywh`.
-            max_boxes: Limit of their number.
-            min_score: Limit of their scores.
-        """
-        # The bytes are sorted like the scores, so that only candidates become floats.
-        lowest = int(np.searchsorted(self._scores, min_score))
-        flat = logits.reshape(-1)
-        places = np.flatnonzero(flat >= lowest) if lowest < 256 else np.zeros(0, np.int64)
-        order = np.argsort(flat[places] ^ 255, kind="stable")[:_CANDIDATES]
-        places = places[order]
-        anchors, classes = np.divmod(places, logits.shape[1])
-        return best_detections(
-            boxes[anchors],
-            self._scores[flat[places]],
-            classes,
-            self._scores[logits.max(0)],
-            max_boxes=max_boxes,
+        return select(
+            logits[0], boxes[0], max_boxes=max_boxes, min_score=min_score, scores=self._scores
         )
+
+
+def select(
+    ranks: NDArray[Any],
+    boxes: NDArray[np.float32],
+    *,
+    max_boxes: int,
+    min_score: float,
+    scores: NDArray[np.float32] | None = None,
+) -> Detections:
+    """The detections among all anchors or queries.
+
+    Args:
+        ranks: (A, C) scores, or bytes that are sorted like them.
+        boxes: (A, 4) `cxcywh`, relative to the image.
+        max_boxes: Limit of their number.
+        min_score: Limit of their scores.
+        scores: (256,) the score of each byte.
+    """
+    lowest = min_score if scores is None else int(np.searchsorted(scores, min_score))
+    flat = ranks.reshape(-1)
+    places = np.flatnonzero(flat >= lowest)
+    order = np.argsort(-flat[places].astype(np.float32), kind="stable")[:_CANDIDATES]
+    places = places[order]
+    anchors, classes = np.divmod(places, ranks.shape[1])
+    found, best = flat[places], ranks.max(0)
+    if scores is not None:
+        found, best = scores[found], scores[best]
+    return best_detections(boxes[anchors], found, classes, best, max_boxes=max_boxes)
 
 
 def best_detections(
@@ -272,14 +274,24 @@ def check_pixels(pixels: NDArray[np.uint8], size: int) -> None:
         )
 
 
-def load_detector(name: str | None = None, *, threads: int | None = None) -> Detector:
+def load_detector(
+    name: str | None = None, *, threads: int | None = None, device: str = "cpu"
+) -> Detector:
     """Opens a detector.
 
     Args:
-        name: An ONNX file of `benchmarks/convert_detector.py`; None for the shipped one.
+        name: None for the one that comes with the package. "torchvision:NAME" for one of
+            torchvision. Else an ONNX file of `benchmarks/convert_detector.py`.
         threads: Threads of ONNX Runtime; None for one per core.
+        device: Where PyTorch runs a detector of another library.
 
     Raises:
-        ValueError: The file is missing or not a detector, or ONNX Runtime is missing.
+        ValueError: There is no such detector, or a package is missing.
     """
-    return OnnxDetector(SHIPPED_DETECTOR if name is None else name, threads=threads)
+    kind, _, which = (name or "").partition(":")
+    if kind not in _LIBRARIES or not which:
+        return OnnxDetector(name or SHIPPED_DETECTOR, threads=threads)
+    optional("torch", "'ngsan[train]'")
+    builders = import_module("ngsan.vision.torch_detectors")
+    made: Detector = getattr(builders, _LIBRARIES[kind])(which, device)
+    return made

@@ -6,7 +6,6 @@ Shapes: `N` regions of an image, `d` feature width.
 import copy
 import hashlib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 
 from ngsan.data.store import Regions
 from ngsan.vision.backbone import GridBackbone, Top, build_backbone, fold_norms
-from ngsan.vision.detector import open_graph, optional
+from ngsan.vision.detector import open_graph
 from ngsan.vision.images import to_square
+from ngsan.vision.torch_detectors import build_torchvision
 
 MAX_REGIONS = 36
 """Default limit of boxes per image; those with the highest scores are kept."""
@@ -208,16 +208,7 @@ class TorchvisionSource:
         Raises:
             ValueError: torchvision is missing, or the detector is unknown or unsuitable.
         """
-        optional("torchvision", "torchvision")
-        builders = import_module("torchvision.models.detection")
-        build = getattr(builders, name, None)
-        if build is None or not callable(build):
-            raise ValueError(f"torchvision.models.detection has no {name!r}")
-        if weights is None:
-            model = build(weights="DEFAULT")
-        else:
-            model = build(weights=None, weights_backbone=None)
-            model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        model: Any = build_torchvision(name, weights)
         heads = getattr(model, "roi_heads", None)
         if heads is None or not hasattr(heads, "box_head"):
             raise ValueError(

@@ -5,6 +5,7 @@ import { along, byId, make, percent, rove, signed } from "./dom.js";
 import { saveJson, savePicture } from "./download.js";
 import { listen } from "./intake.js";
 import { MEAN, unpack } from "./maps.js";
+import { Objects } from "./objects.js";
 import { Options } from "./options.js";
 import { Words } from "./words.js";
 
@@ -30,6 +31,7 @@ export class Photo {
       byId("picture").style.setProperty("--ratio", String(naturalWidth / naturalHeight));
     });
     this.words = new Words();
+    this.objects = new Objects(() => this.caption());
     this.options = new Options(byId("controls"), () => {
       clearTimeout(this.delay);
       this.delay = setTimeout(() => this.caption(), PATIENCE_MS);
@@ -116,6 +118,7 @@ export class Photo {
     this.image.alt = item.title;
     this.words.set([], null, this.words.grid ?? [1, 1], " ");
     byId("best").replaceChildren();
+    this.objects.set(null, { width: 1, height: 1 });
     this.caption();
   }
 
@@ -140,7 +143,8 @@ export class Photo {
   async ask(signal, item, options) {
     const form = new FormData();
     form.append("image", await this.fetch(item, signal), item.name);
-    for (const [name, value] of Object.entries({ ...options, attention: true })) {
+    const more = this.objects.wanted ? { attention: true, objects: true } : { attention: true };
+    for (const [name, value] of Object.entries({ ...options, ...more })) {
       form.append(name, String(value));
     }
     const answer = await post("v1/caption", form, { signal, waiting: (text) => this.fail(text, true) });
@@ -153,6 +157,7 @@ export class Photo {
     this.image.width = result.width;
     this.image.height = result.height;
     this.image.alt = `${item.title}: ${result.caption}`;
+    this.objects.set(result.objects ?? null, result);
     for (const id of ["save-json", "save-picture", "to-geometry"]) byId(id).disabled = false;
     const all = [result, ...result.others];
     const best = Math.max(...all.map((each) => each.log_probability));
