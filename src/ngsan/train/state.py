@@ -207,7 +207,7 @@ def read_state(folder: str | Path, on_damage: Callable[[str], None]) -> Training
             on_damage(f"{problems[-1]}; resuming from the state before")
         try:
             return _read(state)
-        except (ValueError, SafetensorError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             problems.append(f"{state}: {error}")
     if problems:
         raise ValueError(f"no training state of {folder} is complete: {'; '.join(problems)}")

@@ -6,6 +6,7 @@ Nothing pickled is ever loaded.
 import pickle
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -264,7 +265,9 @@ def _load_pt(path: Path) -> FoundRegions:
             if file.read(len(_ZIP)) == _ZIP:
                 file.seek(0)
                 _check_packed(path, file)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damage that is reported below
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except BadRegionsError:
         raise
     except pickle.UnpicklingError as error:
