@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from ngsan.__main__ import main
+from ngsan.data import FeatureStore
 from tests.hostile.damage import damaged_bytes, damaged_json
 from tests.hostile.limits import bounded, seeds
 
@@ -142,6 +146,20 @@ def imports(name, words, output, capsys, *, skip):
         assert (status == 2) == (err.count("\n") >= 1) or status == 1, (name, status, err)
         assert len(err) < 5000, (name, err[:500])
     shutil.rmtree(output, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_a_thousand_folders_within_each_other(tmp_path, monkeypatch, tally):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1100):
+        Path("d").mkdir()
+        os.chdir("d")
+    npz(Path())
+    os.chdir(tmp_path)
+    assert main(["data", "features", "npz", "d", "-o", "out"]) == 0
+    assert list(FeatureStore("out").ids()) == ["1"]
+    subprocess.run(["rm", "-rf", "d"], check=True)  # Python alone cannot remove it
+    tally(1)
 
 
 @pytest.mark.slow

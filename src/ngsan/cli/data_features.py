@@ -168,8 +168,9 @@ def _fingerprint(paths: list[Path], options: dict[str, Any]) -> str:
     """A hash of sources and options, so that an import resumes only its own work."""
     digest = hashlib.blake2b(repr(sorted(options.items())).encode(), digest_size=6)
     for path in paths:
+        digest.update(os.fsencode(path.resolve()))
         for file in sorted(walk(path, lambda _: None)) if path.is_dir() else [path]:
-            digest.update(f"{os.path.realpath(file)} ".encode(errors="surrogateescape"))
+            digest.update(os.fsencode(file))
             with suppress(OSError):  # reported by the reader, too
                 about = file.stat()
                 digest.update(f"{about.st_size} {about.st_mtime_ns}".encode())

@@ -138,8 +138,6 @@ def test_a_thousand_folders_within_each_other(tmp_path, monkeypatch):
     os.chdir(tmp_path)
     (name,) = list_files(".", (".npz",))
     assert name == "d/" * 1100 + "7.npz"
-    assert main(["data", "features", "npz", ".", "-o", "out"]) == 0
-    assert list(FeatureStore("out").ids()) == ["7"]
     subprocess.run(["rm", "-rf", "d"], check=True)  # Python alone cannot remove it
 
 
