@@ -97,7 +97,7 @@ class AttentionModel:
 
         graphs = {name: graph(name) for name in names}
         config, vocabulary = manifest.model, manifest.words(folder / VOCABULARY)
-        cells = cell_boxes(config.image_size) if BACKBONE in graphs else None
+        cells = cell_boxes(config.grid) if BACKBONE in graphs else None
         return cls(graphs, config, vocabulary, cells)
 
     def cell_features(self, square: NDArray[np.uint8]) -> Floats:

@@ -10,7 +10,6 @@ from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
 from ngsan.app.workers import Batcher, Capacity, busy
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
-from ngsan.predict.manifest import cell_boxes
 from ngsan.threads import WorkerThreads
 
 
@@ -35,9 +34,9 @@ class ServedModel:
         captioner = load(folder, threads=settings.threads)
         if captioner.image_size is None:
             raise ValueError(f"model: {folder} captions {captioner.kind}, not photographs")
-        boxes = cell_boxes(captioner.image_size).tolist()
-        grid = len({box[1] for box in boxes}), len({box[0] for box in boxes})
-        model = cls(folder.resolve().name, folder, captioner, grid)
+        assert captioner.backend.config is not None  # the model is one of a folder
+        grid = captioner.backend.config.grid
+        model = cls(folder.resolve().name, folder, captioner, (grid, grid))
         model.info()  # now, as it fails if a file is damaged
         return model
 

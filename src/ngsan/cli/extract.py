@@ -38,9 +38,17 @@ def _add_options(parser: Parser) -> None:
         metavar="NAME",
         default="grid",
         help="what makes the regions: grid, grid:NAME, photo (the backbone of the model that "
-        "ships with ngsan), photo:DIR (of another), onnx:FILE or torchvision:NAME",
+        "ships with ngsan), photo:DIR (of another), hf:NAME or timm:NAME (an image model of "
+        "transformers or timm), onnx:FILE or torchvision:NAME",
     )
-    parser.option("size", type=int, metavar="N", default=256, help="side of the images of a grid")
+    parser.option(
+        "size",
+        type=int,
+        metavar="N",
+        default=0,
+        help="side of the images of a grid (default: what its network was made for; 256 for "
+        "EfficientNet-Lite)",
+    )
     parser.option(
         "top",
         choices=("features", "head"),

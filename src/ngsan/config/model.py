@@ -1,6 +1,7 @@
 """The shapes of the models: captioner, translator, answerer."""
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -37,6 +38,15 @@ GEOMETRY_TERMS = ("absolute", *_RELATIVE_TERMS)
 """What `CaptionerConfig.geometry` may sum with `+`; "none" and `PLUS_ONE` stand alone."""
 
 
+BACKBONES = ("none", "efficientnet-lite0", "efficientnet-lite2")
+"""The backbones that need no other library, and none."""
+
+HUBS = ("hf", "timm")
+"""The libraries of other backbones, as prefixes of their names: transformers and timm."""
+
+_STRIDE = 32
+"""Side of a cell of our own backbones, in pixels."""
+
 _MAX_LAYERS, _MAX_WIDTH, _MAX_ENTRIES, _MAX_SIDE = 256, 1 << 16, 1 << 24, 4096
 """Limits far beyond any real model: layers, widths, entries of a vocabulary, side of an image."""
 
@@ -72,11 +82,17 @@ class CaptionerConfig(_NamedModel):
     """Width of a region's feature vector; of a cell, with a backbone. Training sets it from the
     data."""
 
-    backbone: Literal["none", "efficientnet-lite0", "efficientnet-lite2"] = "none"
-    """The network that turns pixels into regions; none if regions are given."""
+    backbone: str = "none"
+    """The network that turns pixels into regions: efficientnet-lite0, efficientnet-lite2, hf:NAME
+    for an image model of transformers, timm:NAME for one of timm; none if regions are given."""
 
-    image_size: int = 256
-    """Backbone: side of the square that images are resized to, a multiple of 32."""
+    backbone_config: str = ""
+    """What a backbone of transformers or timm is built from, as JSON, so that nothing is looked up
+    when the model is loaded. Training sets it."""
+
+    image_size: int = 0
+    """Backbone: side of the square that images are resized to, a multiple of 32, or of the patches
+    of another backbone; 0 for the side it was made for (EfficientNet: 256). Training sets it."""
 
     positions: Literal["none", "sinusoidal"] = "none"
     """Encoding of a region's frame in a clip: none for images, sinusoidal for clips."""
@@ -148,9 +164,7 @@ class CaptionerConfig(_NamedModel):
         sizes = ("vocab_size", "feature_dim", "dim", "heads", "hidden_dim", "layers")
         check_range(self, *sizes, "geometry_dim", at_least=1)
         _check_limits(self, "feature_dim", "dim", "hidden_dim", "geometry_dim")
-        check_range(self, "image_size", at_least=32, at_most=_MAX_SIDE)
-        if self.image_size % 32:
-            raise ValueError(f"image_size: {self.image_size} is not a multiple of 32")
+        self._check_backbone()
         check_range(self, "dropout", at_least=0, below=1)
         _check_heads(self)
         _check_even(self)
@@ -163,6 +177,19 @@ class CaptionerConfig(_NamedModel):
                     f"{name}: {getattr(self, name)!r} cannot be used with decoder: "
                     f"{self.decoder}; set {name} to none"
                 )
+
+    def _check_backbone(self) -> None:
+        check_range(self, "image_size", at_least=0, at_most=_MAX_SIDE)
+        library, _, name = self.backbone.partition(":")
+        if library in HUBS and name:
+            if self.backbone_config:
+                _check_grid(self.backbone_config)
+            return
+        check_choice("backbone", self.backbone, (*BACKBONES, *(f"{hub}:NAME" for hub in HUBS)))
+        if self.image_size % _STRIDE:
+            raise ValueError(f"image_size: {self.image_size} is not a multiple of {_STRIDE}")
+        if self.backbone_config:
+            raise ValueError(f"backbone_config: {self.backbone} has none; leave it empty")
 
     def _check_geometry(self) -> None:
         if PLUS_ONE in self.geometry_terms and len(self.geometry_terms) > 1:
@@ -194,6 +221,19 @@ class CaptionerConfig(_NamedModel):
                 f"decoder: {self.decoder!r}: {what} supports only models with the Transformer "
                 "decoder"
             )
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether nothing is left to the backbone; `ngsan.models.resolve_backbone` fills it in."""
+        own = self.backbone in BACKBONES
+        return self.backbone == "none" or bool(self.image_size and (own or self.backbone_config))
+
+    @property
+    def grid(self) -> int:
+        """Cells of a side of the backbone's grid."""
+        if self.backbone_config:
+            return int(json.loads(self.backbone_config)["grid"])
+        return self.image_size // _STRIDE
 
     @property
     def frame_cells(self) -> int:
@@ -368,6 +408,16 @@ class AnswererConfig(_NamedModel):
                 f"geometry: {self.geometry!r} needs regions, and regions is none; "
                 "set geometry: none"
             )
+
+
+def _check_grid(text: str) -> None:
+    """Raises a `ValueError` unless a backbone's configuration is JSON and says its grid."""
+    try:
+        grid = json.loads(text)["grid"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        grid = None
+    if not isinstance(grid, int) or not 0 < grid <= _MAX_SIDE:
+        raise ValueError("backbone_config: not what training wrote; leave it empty to set it anew")
 
 
 def _check_limits(

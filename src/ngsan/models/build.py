@@ -1,8 +1,9 @@
 """Builds models from their configurations."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import nn
 
 from ngsan.config import (
@@ -27,6 +28,9 @@ from ngsan.nn.layers import (
 )
 from ngsan.nn.normalize import build_norm
 from ngsan.nn.recurrent import AoACell, Cell, RefiningLayer, UpDownCell
+
+if TYPE_CHECKING:
+    from ngsan.vision.backbone import GridBackbone
 
 Config = TypeVar("Config", CaptionerConfig, TranslatorConfig, AnswererConfig)
 
@@ -88,17 +92,44 @@ def _config_of(cls: type[Config], model: str | Config, overrides: dict[str, Any]
     return from_dict(cls, {**dataclasses.asdict(model), **overrides})
 
 
+def resolve_backbone(config: CaptionerConfig) -> CaptionerConfig:
+    """A configuration with all that follows from its backbone: widths, image size, description.
+
+    Raises:
+        ValueError: The backbone is unknown, or cannot be had.
+    """
+    if config.backbone == "none" or config.is_resolved:
+        return config
+    with torch.device("meta"):
+        backbone = _backbone(config)
+    return dataclasses.replace(
+        config,
+        feature_dim=backbone.channels,
+        image_size=backbone.size,
+        backbone_config=backbone.description,
+    )
+
+
+def _backbone(config: CaptionerConfig) -> "GridBackbone":
+    from ngsan.vision.backbone import build_backbone
+
+    return build_backbone(
+        config.backbone,
+        size=config.image_size,
+        pretrained=False,
+        description=config.backbone_config,
+    )
+
+
 def _captioner(config: CaptionerConfig) -> CaptionerModel:
+    config = resolve_backbone(config)
     regions, decoder = _region_encoder(config), _decoder(config)
     captioner = CaptionerModel(regions, decoder)
     init_glorot(captioner)
     init_biases(captioner, config.geometry_init)
     if config.backbone == "none":
         return captioner
-    from ngsan.vision.backbone import build_backbone
-
-    backbone = build_backbone(config.backbone, size=config.image_size, pretrained=False)
-    return CaptionerModel(PhotoEncoder(backbone, regions), decoder)
+    return CaptionerModel(PhotoEncoder(_backbone(config), regions), decoder)
 
 
 def _region_encoder(config: CaptionerConfig) -> RegionEncoder:

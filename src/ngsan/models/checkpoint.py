@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ngsan.atomic_io import (
@@ -152,6 +153,11 @@ def save_model(
     """
     kind = next(name for name, known in TASKS.items() if isinstance(config, known.config))
     _check_sizes(config, companions, TASKS[kind])
+    if not getattr(config, "is_resolved", True):
+        raise ValueError(
+            f"backbone: {config.backbone} decides on keys that are not set; "
+            "ngsan.models.resolve_backbone sets them"
+        )
     weights = model.state_dict()
     if tensors is not None:
         check_fit(weights, tensors, "tensors do not fit the model")
@@ -203,8 +209,12 @@ def load_model(folder: str | Path, task: str | None = None) -> tuple[Any, Any, d
                 f"{folder}: {WEIGHTS} does not fit {CONFIG}: {total:,} numbers for "
                 f"{config.layers} layers of width {config.dim} and {config.hidden_dim}"
             )
+    problem = f"{folder}: {WEIGHTS} does not fit {CONFIG}"
+    if getattr(config, "backbone_config", ""):  # likewise
+        with torch.device("meta"):
+            check_fit(build_model(config).state_dict(), tensors, problem)
     model = build_model(config)
-    check_fit(model.state_dict(), tensors, f"{folder}: {WEIGHTS} does not fit {CONFIG}")
+    check_fit(model.state_dict(), tensors, problem)
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
         model.to(dtypes.pop())

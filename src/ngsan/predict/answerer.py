@@ -379,7 +379,7 @@ class OnnxCells:
         config = manifest.model
         if config.backbone == "none":
             raise ValueError(f"{folder} is a model of regions: it has no backbone for photographs")
-        boxes = cell_boxes(config.image_size)
+        boxes = cell_boxes(config.grid)
         weights = read_weights(manifest.content(folder / WEIGHTS))
         self.feature_dim: int = config.feature_dim
         self.min_side: int | None = 2 * config.image_size

@@ -156,7 +156,7 @@ class OnnxBackend:
                 f"images must be (images, {size}, {size}, 3) uint8, not {images.shape} "
                 f"{images.dtype}"
             )
-        places = cell_boxes(size)
+        places = cell_boxes(self.config.grid)
         boxes = np.broadcast_to(places, (len(images), *places.shape))
         if not len(images):
             return np.zeros((*boxes.shape[:2], self.config.feature_dim), np.float32), boxes

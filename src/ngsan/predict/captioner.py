@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.config import DecodingConfig
+from ngsan.config import CaptionerConfig, DecodingConfig
 from ngsan.search import Written
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
@@ -106,6 +106,10 @@ class Backend(Protocol):
     batch_size: int
     first_batch: int
     """Number of images in the first batch; then it doubles up to `batch_size`."""
+
+    @property
+    def config(self) -> CaptionerConfig | None:
+        """What it was built from, if known."""
 
     def search_regions(
         self,

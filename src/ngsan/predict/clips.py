@@ -38,7 +38,7 @@ class FrameDescriber:
                 f"grid: {grid} does not divide the {self.side} x {self.side} cells of a frame"
             )
         self.grid, self.feature_dim = grid, 2 * photos.config.feature_dim
-        self._photos, self._boxes = photos, cell_boxes(32 * grid)
+        self._photos, self._boxes = photos, cell_boxes(grid)
 
     @classmethod
     def for_model(cls, photos: OnnxBackend, config: CaptionerConfig) -> "FrameDescriber":

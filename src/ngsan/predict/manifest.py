@@ -69,10 +69,6 @@ TASKS = {
     "translation": Task(TranslatorConfig, (ENCODER, DECODER), ("tokenizer",)),
     "answering": Task(AnswererConfig, (ANSWERER,), ("vocabulary", "answers")),
 }
-_STRIDE = 32
-"""Side of a cell in pixels."""
-
-
 Provider = str | tuple[str, dict[str, Any]]
 """An execution provider of ONNX Runtime: its name, or its name and options."""
 
@@ -159,7 +155,7 @@ class Manifest:
 
     model: Any
     """What the model was built from. A captioner with a backbone takes images of `image_size`,
-    whose cells have the boxes of `cell_boxes`."""
+    whose `grid` of cells has the boxes of `cell_boxes`."""
 
     weights: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """The fields of a `Made` by file and by name of a weight; empty unless the model is packed."""
@@ -275,9 +271,8 @@ def _require(folder: Path, files: tuple[str, ...]) -> None:
         raise ValueError(f"{folder} is not an export: {' and '.join(missing)} missing")
 
 
-def cell_boxes(image_size: int) -> NDArray[np.float32]:
-    """(N, 4) the cells of an image, row by row: `cxcywh`, relative to the image."""
-    side = image_size // _STRIDE
+def cell_boxes(side: int) -> NDArray[np.float32]:
+    """(N, 4) the cells of a grid of side x side, row by row: `cxcywh`, relative to the image."""
     centres = (np.arange(side, dtype=np.float32) + 0.5) / side
     y, x = np.meshgrid(centres, centres, indexing="ij")
     sides = np.full(side * side, 1 / side)

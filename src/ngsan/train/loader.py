@@ -91,7 +91,13 @@ def open_data(
             f"vision.images: a model with the backbone {model.backbone} needs images; pass their "
             "folder: --vision.images DIR"
         )
-    backbone = build_backbone(model.backbone, size=model.image_size, pretrained=False)
+    with torch.device("meta"):  # its sizes are needed, and not its weights
+        backbone = build_backbone(
+            model.backbone,
+            size=model.image_size,
+            pretrained=False,
+            description=model.backbone_config,
+        )
     images = PictureStore(config.vision.images)
     return (
         PhotoDataset(folder, data.train_split, images, backbone, **options),

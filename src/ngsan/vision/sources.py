@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ngsan.data.store import Regions
 from ngsan.vision.backbone import GridBackbone, Top, build_backbone, fold_norms
 from ngsan.vision.detector import open_graph
+from ngsan.vision.hub import LIBRARIES
 from ngsan.vision.images import to_square
 from ngsan.vision.torch_detectors import build_torchvision
 
@@ -54,7 +55,7 @@ class GridSource:
         # Twice the size, so that resizing still averages over several pixels.
         self.min_side: int | None = 2 * backbone.size
         self.signature = (
-            f"grid {backbone.network.name} {weights_hash(backbone)}, {backbone.size} px, "
+            f"grid {backbone.name} {weights_hash(backbone)}, {backbone.size} px, "
             f"{backbone.cells} cells x {backbone.channels}"
         )
         self._size, self._device = backbone.size, torch.device(device)
@@ -295,24 +296,29 @@ def best_regions(
 
 
 def open_source(
-    text: str, *, size: int = 256, top: Top = "features", device: str | torch.device = "cpu"
+    text: str, *, size: int = 0, top: Top = "features", device: str | torch.device = "cpu"
 ) -> RegionSource:
     """Opens a source of regions by name.
 
     Args:
         text: "grid" for the cells of EfficientNet-Lite2, "grid:NAME" for another member of its
-            family, "onnx:FILE" for a detector, "torchvision:NAME" for a detector of torchvision.
-        size: Image side of a grid.
+            family, "hf:NAME" or "timm:NAME" for those of a model of transformers or timm,
+            "onnx:FILE" for a detector, "torchvision:NAME" for a detector of torchvision.
+        size: Image side of a grid; 0 for the side that its network was made for.
         top: Last layer of a grid's backbone.
         device: Device of a grid or a torchvision detector.
     """
     kind, _, name = text.partition(":")
-    if kind == "grid":
-        backbone = build_backbone(name or "efficientnet-lite2", size=size, top=top)
+    if kind == "grid" or kind in LIBRARIES:
+        whole = text if kind in LIBRARIES else name or "efficientnet-lite2"
+        backbone = build_backbone(whole, size=size, top=top)
         return GridSource(backbone, device)
     if kind in ("onnx", "torchvision") and name:
         return OnnxDetectorSource(Path(name)) if kind == "onnx" else TorchvisionSource(name, device)
-    raise ValueError(f"unknown source {text!r}; use grid, grid:NAME, onnx:FILE or torchvision:NAME")
+    raise ValueError(
+        f"unknown source {text!r}; use grid, grid:NAME, hf:NAME, timm:NAME, onnx:FILE or "
+        "torchvision:NAME"
+    )
 
 
 def weights_hash(module: nn.Module) -> str:

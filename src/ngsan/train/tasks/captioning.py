@@ -30,7 +30,7 @@ from ngsan.data.dataset import CaptionDataset
 from ngsan.data.resident import ResidentDataset
 from ngsan.metrics.captions import TokenizedCaptions
 from ngsan.metrics.scores import score_captions
-from ngsan.models import CaptionerModel, build_captioner
+from ngsan.models import CaptionerModel, build_captioner, resolve_backbone
 from ngsan.models.captioner import PhotoEncoder
 from ngsan.models.checkpoint import load_model
 from ngsan.nn.losses import word_cross_entropy_sum
@@ -282,6 +282,7 @@ class CaptioningTask(Task):
         datasets: tuple[CaptionDataset, CaptionDataset] | None = None,
     ) -> None:
         check_norm(config.model.norm, fabric.world_size, "images")
+        config = dataclasses.replace(config, model=resolve_backbone(config.model))
         train, val = datasets or open_data(fabric, config, output, fresh=fresh)
         super().__init__(fabric, train, val, config.validation.metric)
         self.config = fit_sizes(config, train)
@@ -298,7 +299,9 @@ class CaptioningTask(Task):
                 f"{dataset.folder} have none: --model.geometry none"
             )
         if isinstance(encoder, PhotoEncoder) and config.vision.pretrained and fresh:
-            pretrained = build_backbone(model.backbone, size=model.image_size, pretrained=True)
+            pretrained = build_backbone(
+                model.backbone, size=model.image_size, description=model.backbone_config
+            )
             encoder.backbone.load_state_dict(pretrained.state_dict())
         if config.init_from and fresh:
             given, its_config, companions = load_model(config.init_from, "captioning")
