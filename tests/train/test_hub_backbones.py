@@ -13,6 +13,7 @@ import ngsan
 from ngsan.config import DataConfig, VisionConfig
 from ngsan.export.write import export_model
 from ngsan.models import build_captioner, load_model, resolve_backbone, save_model
+from ngsan.text.vocabulary import Vocabulary
 from ngsan.train.run import train
 from tests.train.helpers import same_tensors, tiny_model, tiny_run
 from tests.train.test_photos import folder  # noqa: F401
@@ -67,7 +68,7 @@ def test_one_word_changes_the_backbone(kind, grid, folder, tmp_path, monkeypatch
 def test_configuration_that_does_not_fit_raises(tmp_path):
     pytest.importorskip("transformers", reason="not installed")
     write_hub_model(tmp_path / "hub", "convnext")
-    words = ngsan.Vocabulary([f"w{number}" for number in range(11)])
+    words = Vocabulary([f"w{number}" for number in range(11)])
     unresolved = tiny_model(backbone=f"hf:{tmp_path / 'hub'}", vocab_size=12)
     config = resolve_backbone(unresolved)
     model = build_captioner(config)
@@ -76,7 +77,7 @@ def test_configuration_that_does_not_fit_raises(tmp_path):
     save_model(tmp_path / "model", model, config, {"vocabulary": words})
     # A model that claims to be enormous is rejected before memory is taken for it.
     about = json.loads(config.backbone_config)
-    about["network"]["hidden_sizes"] = [8, 8, 8, 1 << 20]
+    about["network"]["hidden_sizes"] = [8, 1 << 20, 8, 16]
     changed = dataclasses.replace(config, backbone_config=json.dumps(about))
     save_model(tmp_path / "other", model, changed, {"vocabulary": words})
     with pytest.raises(ValueError, match="does not fit config.yaml: encoder.backbone"):

@@ -107,7 +107,12 @@ def resident_bytes(dataset: CaptionDataset) -> int:
 
 def fits(dataset: CaptionDataset, device: torch.device | str, *, share: float = 0.8) -> bool:
     """Whether a dataset fits into `share` of the memory that is free on a device."""
-    return resident_bytes(dataset) <= share * _free_bytes(torch.device(device))
+    return fits_bytes(resident_bytes(dataset), device, share=share)
+
+
+def fits_bytes(size: int, device: torch.device | str, *, share: float = 0.8) -> bool:
+    """Whether some bytes fit into `share` of the memory that is free on a device."""
+    return size <= share * _free_bytes(torch.device(device))
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -17,7 +17,7 @@ from ngsan.data.batch import CaptionBatch
 from ngsan.data.captions import VOCABULARY
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
-from ngsan.data.resident import ResidentDataset, fits
+from ngsan.data.resident import ResidentDataset, fits, fits_bytes
 from ngsan.data.sampler import BatchSampler, Draw, SamplerState
 from ngsan.data.synthetic.folders import (
     sample_moving_splits,
@@ -189,9 +189,11 @@ class BatchLoader:
     def precomputed(self, backbone: nn.Module) -> "BatchLoader":
         """The same photographs as cells that a frozen backbone computes once.
 
-        Photographs that are not in the device's memory stay as they are.
+        Photographs stay as they are if they, or their cells, are not in the device's memory.
         """
-        if not isinstance(self._resident, ResidentPhotos):
+        width = next(backbone.parameters()).element_size() * self.dataset.store.feature_dim
+        size = width * int(self.dataset.region_counts.sum())
+        if not isinstance(self._resident, ResidentPhotos) or not fits_bytes(size, self.device):
             return self
         cells = ResidentCells(self._resident, backbone)
         return BatchLoader(self.dataset, cells, self.device, static=self._static)
