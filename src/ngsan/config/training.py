@@ -270,8 +270,8 @@ class VisionConfig:
     """A folder of images, or of .tar files of them, named by image id."""
 
     pretrained: bool = True
-    """Whether to initialise the backbone with pretrained weights: of ImageNet, or those that another
-    backbone has on its hub."""
+    """Whether to initialise the backbone with pretrained weights: of ImageNet, or those that
+    another backbone has on its hub."""
 
     lr_scale: float = 0.4
     """The backbone's learning rate as a share of the phase's; 0 freezes the backbone. The
