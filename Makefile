@@ -4,12 +4,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints-hashed.txt
 
 # uv does not read pip's settings; this lets it find the local wheels that pip is configured with.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: help studio demo demo-scenes test test-all chromium lint format clean
+.PHONY: help studio demo demo-scenes test test-all test-hostile chromium lint format lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -29,6 +29,10 @@ test: $(VENV)/.installed-test ## Run the fast tests: all that is needed to trust
 
 test-all: $(VENV)/.installed-test $(VENV)/.installed-browser chromium ## Run every test: also the slow tier and the pages in Chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-hostile: $(VENV)/.installed-test $(VENV)/.installed-hostile ## Try ten thousand hostile inputs, and a server under attack (half an hour)
+	NGSAN_HOSTILE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/hostile
+	$(BIN)/python -m tests.hostile.soak 600
 
 # From the system: a browser needs libraries that no Python package installs.
 chromium:
@@ -54,16 +58,24 @@ format: $(VENV)/.installed-lint ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+lock: $(VENV)/.uv ## Write constraints-hashed.txt: the pinned versions with the hashes of their files
+	{ echo "# From constraints.txt by 'make lock'. PyTorch has no hash: its builds of one version differ by index."; \
+		grep '^torch==' constraints.txt; \
+		grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header \
+			--no-annotate -; } > $(VENV)/hashed.txt
+	mv $(VENV)/hashed.txt constraints-hashed.txt
+
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.uv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ngsan needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt uv
+	sed -n '/^uv==/,/[^\\]$$/p' constraints-hashed.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r $(VENV)/uv.txt
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.uv pyproject.toml constraints-hashed.txt
 	$(INSTALL) -e .
 	touch $@
 
