@@ -58,6 +58,12 @@ def _add_options(parser: Parser) -> None:
         "--objects", action="store_true", help="also find objects in photographs, with boxes"
     )
     parser.add_argument(
+        "--detector",
+        metavar="NAME",
+        help="detector of the objects: hf:NAME of transformers or torchvision:NAME (default: the "
+        "one that comes with the package)",
+    )
+    parser.add_argument(
         "--keywords", action="store_true", help="also find words that people use for photographs"
     )
     parser.options(*DECODING)
@@ -187,7 +193,8 @@ def _open(
 
 
 def _load(options: argparse.Namespace, model: str | None, kind: str) -> Captioner:
-    captioner = load(model, device=options.device, threads=options.threads)
+    more = {} if options.detector is None else {"detector": options.detector}
+    captioner = load(model, device=options.device, threads=options.threads, **more)
     if captioner.kind != kind:
         raise ValueError(f"--model: {model} is a model of {captioner.kind} and not of {kind}")
     return captioner
@@ -202,6 +209,8 @@ def _check_frames(options: argparse.Namespace, clips: bool) -> None:
             raise ValueError(
                 f"--{name} applies only to photographs, and there are clips among them"
             )
+    if options.detector is not None and not options.objects:
+        raise ValueError("--detector applies only with --objects")
     if options.frames is not None and not clips:
         raise ValueError("--frames applies only to clips; use --clip for folders of them")
     if options.frames is not None and options.frames > MAX_SAMPLED:
