@@ -25,10 +25,10 @@ MIN_SCORE = 0.05
 MIN_CONFIDENCE = 0.35
 """Default limit of an object's confidence where people read it."""
 
-_LIBRARIES = {"torchvision": "TorchvisionDetector"}
+_LIBRARIES = {"hf": "HuggingFaceDetector", "torchvision": "TorchvisionDetector"}
 """The classes of other libraries' detectors in `ngsan.vision.torch_detectors`, by prefix."""
 
-_OVERLAP = 0.5
+OVERLAP = 0.5
 """Of two boxes of a class with a larger intersection over union, the weaker is dropped."""
 
 _CANDIDATES = 1000
@@ -140,6 +140,7 @@ def select(
     max_boxes: int,
     min_score: float,
     scores: NDArray[np.float32] | None = None,
+    overlap: float = OVERLAP,
 ) -> Detections:
     """The detections among all anchors or queries.
 
@@ -149,6 +150,7 @@ def select(
         max_boxes: Limit of their number.
         min_score: Limit of their scores.
         scores: (256,) the score of each byte.
+        overlap: See `without_duplicates`.
     """
     lowest = min_score if scores is None else int(np.searchsorted(scores, min_score))
     flat = ranks.reshape(-1)
@@ -159,7 +161,9 @@ def select(
     found, best = flat[places], ranks.max(0)
     if scores is not None:
         found, best = scores[found], scores[best]
-    return best_detections(boxes[anchors], found, classes, best, max_boxes=max_boxes)
+    return best_detections(
+        boxes[anchors], found, classes, best, max_boxes=max_boxes, overlap=overlap
+    )
 
 
 def best_detections(
@@ -169,6 +173,7 @@ def best_detections(
     class_scores: NDArray[np.float32],
     *,
     max_boxes: int,
+    overlap: float = OVERLAP,
 ) -> Detections:
     """Drops duplicates, clips boxes to the image and drops those outside it.
 
@@ -178,12 +183,14 @@ def best_detections(
         classes: (A,).
         class_scores: (C,).
         max_boxes: Limit of the number of detections.
+        overlap: See `without_duplicates`.
     """
     low = (boxes[:, :2] - boxes[:, 2:] / 2).clip(0, 1)
     high = (boxes[:, :2] + boxes[:, 2:] / 2).clip(0, 1)
     inside = (high > low).all(1)  # False for NaN, too
     corners = np.concatenate((low, high), 1)[inside]
-    kept = np.flatnonzero(inside)[without_duplicates(corners, classes[inside], max_boxes)]
+    best = without_duplicates(corners, classes[inside], max_boxes, overlap)
+    kept = np.flatnonzero(inside)[best]
     return Detections(
         np.concatenate(((low + high) / 2, high - low), 1)[kept].astype(np.float32),
         scores[kept].astype(np.float32),
@@ -196,7 +203,7 @@ def without_duplicates(
     corners: NDArray[np.float32],
     classes: NDArray[np.int64],
     max_boxes: int,
-    overlap: float = _OVERLAP,
+    overlap: float = OVERLAP,
 ) -> NDArray[np.int64]:
     """The indices of boxes that no better box of their class overlaps too much.
 
@@ -204,7 +211,7 @@ def without_duplicates(
         corners: (A, 4) left, top, right and bottom, the best box first.
         classes: (A,).
         max_boxes: Limit of the number of indices.
-        overlap: The largest intersection over union.
+        overlap: The largest intersection over union; 1 keeps all.
     """
     areas = (corners[:, 2:] - corners[:, :2]).prod(1)
     left = np.arange(len(corners))
@@ -280,7 +287,8 @@ def load_detector(
     """Opens a detector.
 
     Args:
-        name: None for the one that comes with the package. "torchvision:NAME" for one of
+        name: None for the one that comes with the package. "hf:NAME" for one of Hugging Face's
+            transformers, by its name on the hub or a folder. "torchvision:NAME" for one of
             torchvision. Else an ONNX file of `benchmarks/convert_detector.py`.
         threads: Threads of ONNX Runtime; None for one per core.
         device: Where PyTorch runs a detector of another library.

@@ -1,6 +1,6 @@
-"""Detectors of torchvision, with PyTorch.
+"""Detectors of other libraries: `hf:NAME` of transformers and `torchvision:NAME`, with PyTorch.
 
-Shapes: `S` side of a square image.
+Shapes: `Q` queries, `C` classes, `S` side of a square image, `K` detections.
 """
 
 from importlib import import_module
@@ -18,10 +18,71 @@ from ngsan.vision.detector import (
     best_detections,
     check_pixels,
     optional,
+    select,
 )
+from ngsan.vision.hub import LIBRARIES
 
 _TORCHVISION_SIZE = 800
 """torchvision's detectors scale images to about this side themselves."""
+
+
+class HuggingFaceDetector:
+    """A detector of `AutoModelForObjectDetection`, such as DETR, YOLOS, RT-DETR or D-FINE.
+
+    Note: Its image processor is replaced by its own numbers, so that torchvision is not needed;
+    images are squares rather than padded.
+    """
+
+    def __init__(self, name: str, device: str = "cpu") -> None:
+        """Opens a detector.
+
+        Args:
+            name: A name on the hub, or a folder.
+            device: Where it runs.
+
+        Raises:
+            ValueError: transformers is missing, or has no such detector.
+        """
+        transformers = optional("transformers", "'ngsan[train]'")
+        described = LIBRARIES["hf"].describe(name)
+        try:
+            model = transformers.AutoModelForObjectDetection.from_pretrained(
+                name, trust_remote_code=False
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(f"hf:{name} is not a detector of transformers: {reason}") from None
+        self._model: nn.Module = model.to(device).eval()
+        labels: dict[int, str] = model.config.id2label
+        self.names: tuple[str, ...] = tuple(labels[number] for number in range(len(labels)))
+        self.size: int = described.size
+        self._mean, self._deviation = (
+            torch.tensor(list(values), device=device).view(-1, 1, 1)
+            for values in (described.mean, described.deviation)
+        )
+
+    @torch.inference_mode()
+    def detect(
+        self,
+        pixels: NDArray[np.uint8],
+        *,
+        max_boxes: int = MAX_BOXES,
+        min_score: float = MIN_SCORE,
+    ) -> Detections:
+        """See `Detector.detect`."""
+        check_pixels(pixels, self.size)
+        image = torch.from_numpy(pixels).to(self._mean.device).permute(2, 0, 1)
+        found = self._model(pixel_values=((image - self._mean) / self._deviation)[None])
+        logits = found.logits[0].float()  # (Q, C), or (Q, C + 1) with the class of nothing last
+        if logits.shape[1] > len(self.names):
+            scores = logits.softmax(1)[:, : len(self.names)]
+        else:
+            scores = logits.sigmoid()
+        boxes = found.pred_boxes[0].float().cpu().numpy()
+        # These models are trained to find every object once.
+        return select(
+            scores.cpu().numpy(), boxes, max_boxes=max_boxes, min_score=min_score, overlap=1.0
+        )
 
 
 class TorchvisionDetector:
