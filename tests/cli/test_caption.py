@@ -663,3 +663,11 @@ def test_objects_and_keywords_apply_to_photographs_only(option, run, tmp_path):
     done = run(tmp_path / "a.gif", option)
     assert done.status == 2
     assert f"{option} applies only to photographs" in done.err
+
+
+def test_detector_of_another_library(run, tmp_path, opened):
+    paint().save(tmp_path / "a.png")
+    assert run(tmp_path / "a.png", "--objects", "--detector", "hf:mine").status == 0
+    assert opened[-1][1]["detector"] == "hf:mine"
+    done = run(tmp_path / "a.png", "--detector", "hf:mine")
+    assert (done.status, done.err) == (2, "ngsan caption: --detector applies only with --objects\n")
