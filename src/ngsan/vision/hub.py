@@ -102,7 +102,7 @@ class Transformers:
     def load(self, described: Description, size: int, name: str) -> tuple[nn.Module, set[str]]:
         """See `Library.load`."""
         library = import_module("transformers")
-        with _quiet(library.utils.logging):  # the part that reads texts is left out on purpose
+        with quiet(library.utils.logging):  # the part that reads texts is left out on purpose
             made, found = library.AutoModel.from_pretrained(
                 name,
                 config=self._config(described),
@@ -337,7 +337,7 @@ def _require(library: Library) -> None:
 
 
 @contextmanager
-def _quiet(log: Any) -> Iterator[None]:
+def quiet(log: Any) -> Iterator[None]:
     """Silences the progress bars and reports of transformers."""
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()

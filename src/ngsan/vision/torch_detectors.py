@@ -20,7 +20,7 @@ from ngsan.vision.detector import (
     optional,
     select,
 )
-from ngsan.vision.hub import LIBRARIES
+from ngsan.vision.hub import LIBRARIES, quiet
 
 _TORCHVISION_SIZE = 800
 """torchvision's detectors scale images to about this side themselves."""
@@ -46,9 +46,10 @@ class HuggingFaceDetector:
         transformers = optional("transformers", "'ngsan[train]'")
         described = LIBRARIES["hf"].describe(name)
         try:
-            model = transformers.AutoModelForObjectDetection.from_pretrained(
-                name, trust_remote_code=False
-            )
+            with quiet(transformers.utils.logging):
+                model = transformers.AutoModelForObjectDetection.from_pretrained(
+                    name, trust_remote_code=False
+                )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ValueError(f"hf:{name} is not a detector of transformers: {reason}") from None
