@@ -212,6 +212,7 @@ class KeywordModel:
     Attributes:
         size: S.
         words: (W) the words.
+        places: The place of each word among them.
         prior: (W,) log-odds of each word for a photograph of which nothing is known.
         keywords: (K) the keywords.
     """
@@ -226,6 +227,7 @@ class KeywordModel:
         """
         self.eye, self.size, self.layers = eye, eye.size, layers
         self.words, self.prior = tuple(meaning.words), layers.prior
+        self.places = {word: place for place, word in enumerate(self.words)}
         self.keywords = tuple(meaning.keywords)
         self.forms = [list(forms) for forms in meaning.keywords.values()]
         self._calibration = meaning.calibration
