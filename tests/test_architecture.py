@@ -46,7 +46,7 @@ ALLOWED = {
         "threads",
     },
     "export": {"", "predict", "models", "nn", "config", "atomic_io", "text", "vision"},
-    "fit": {"atomic_io", "data", "metrics", "text", "vision"},
+    "fit": {"atomic_io", "data", "metrics", "predict", "text", "vision"},
     "examples": set(),
     "html": set(),
     "plots": {"atomic_io"},

@@ -177,7 +177,7 @@ def test_csv_output(run, photos, tmp_path):
         assert run(*paths, "--output", tmp_path / name).status == 1
     with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["image", "caption", "score", "error"]
+    assert list(rows[0]) == ["image", "caption", "score", "confidence", "error"]
     records = json.loads((tmp_path / "captions.json").read_text(encoding="utf-8"))
     jsonl = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in jsonl] == records

@@ -19,7 +19,15 @@ from ngsan.cli.output import (
     note,
     warn,
 )
-from ngsan.cli.parser import DECODING, TORCH_DEVICE, Command, Parser, decoding_of, is_quiet
+from ngsan.cli.parser import (
+    DECODING,
+    TORCH_DEVICE,
+    Command,
+    Parser,
+    decoding_of,
+    is_quiet,
+    number,
+)
 from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import PHOTO_DECODING, PHOTO_MODEL, Caption, Captioner, Result, load
 from ngsan.vision.clips import FRAMES, MAX_SAMPLED, find_clips, is_clip
@@ -66,7 +74,20 @@ def _add_options(parser: Parser) -> None:
     parser.add_argument(
         "--keywords", action="store_true", help="also find words that people use for photographs"
     )
+    parser.add_argument(
+        "--min-confidence",
+        type=_probability,
+        metavar="P",
+        help="leave out captions that are right with a lower probability than this; they stay in "
+        'JSON, with "confident": false',
+    )
     parser.options(*DECODING)
+
+
+def _probability(text: str) -> float:
+    if not 0 <= (value := number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,16 +107,18 @@ def run(options: argparse.Namespace) -> int:
         explainer = Explainer.open(options.model or PHOTO_MODEL, threads=options.threads)
     captioner, streams = _open(options, decoding, found)
     seen = [name for name in _SEEN if getattr(options, name)]
+    marked = [] if options.min_confidence is None else ["confident"]
     text = _Lines(paths, options.output)
     writer = RecordWriter(
         options.output,
         options.format,
         text=text,
-        fields=("image", "caption", "score", "error", *seen),
+        fields=("image", "caption", "score", "confidence", *marked, "error", *seen),
         rows=_rows,
     )
     counts = not is_quiet() and sys.stderr is not None and sys.stderr.isatty() and writer.path
     captions: list[tuple[Path, Caption, Record]] = []
+    unsure = 0
     try:
         for path, moves in found:
             result = next(streams[moves])
@@ -105,6 +128,9 @@ def run(options: argparse.Namespace) -> int:
                 writer.add({"image": str(path), "error": problem})
             else:
                 record = _record(path, result.caption, several=decoding.num_return > 1)
+                if options.min_confidence is not None:
+                    _mark(record, options.min_confidence)
+                    unsure += not record["confident"]
                 for name in seen:
                     record[name] = [one.as_record() for one in getattr(captioner, name)(path)]
                 writer.add(record)
@@ -116,6 +142,8 @@ def run(options: argparse.Namespace) -> int:
         if counts:
             print(file=sys.stderr)
         writer.close() if writer.count else writer.discard()
+    if unsure:
+        note(f"{unsure:,} of {len(paths):,} captions are below --min-confidence")
     if explainer is not None and captions:
         _write_page(explainer, Path(options.page), captions)
     failed = len(paths) - len(captions)
@@ -129,6 +157,17 @@ def _record(path: Path, caption: Caption, *, several: bool) -> dict[str, Any]:
     if several:
         record["others"] = [_scores(other) for other in caption.others]
     return record
+
+
+def _mark(record: Record, min_confidence: float) -> None:
+    """Marks the captions of a record as confident or not."""
+    for one in (record, *record.get("others", ())):
+        if "confidence" not in one:
+            raise ValueError(
+                "--min-confidence: this model does not tell how probable it is that a caption is "
+                "right; 'ngsan fit confidence' learns that for a model of photographs"
+            )
+        one["confident"] = one["confidence"] >= min_confidence
 
 
 def _rows(record: Record) -> list[Record]:
@@ -147,11 +186,14 @@ def _named(found: Iterable[Record], what: str) -> str:
 
 
 def _scores(caption: Caption) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "caption": caption.text,
         "score": round(caption.score, 6),
         "log_probability": round(caption.log_probability, 6),
     }
+    if caption.confidence is not None:
+        found["confidence"] = round(caption.confidence, 4)
+    return found
 
 
 class _Lines:
@@ -168,11 +210,14 @@ class _Lines:
             return ""
         name, lines = line(record["image"]), []
         for one in (record, *record.get("others", ())):
+            if not one.get("confident", True):
+                continue
             gap = "\t" if self._width < 0 else " " * (max(0, self._width - columns(name)) + 2)
             lines.append(f"{name}{gap}{one['caption']}\n")
             name = name if self._width < 0 else ""
         for name, what in _in(record):
-            lines[0] = lines[0].removesuffix("\n") + f"\t{_named(record[name], what)}\n"
+            if lines:
+                lines[0] = lines[0].removesuffix("\n") + f"\t{_named(record[name], what)}\n"
         return "".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`ngsan fit`: learns, on a CPU, what helps a captioner: keywords of photographs."""
+"""`ngsan fit`: learns, on a CPU, what helps a captioner: keywords, and confidence in captions."""
 
 import argparse
 from itertools import islice
@@ -54,6 +54,55 @@ def _fit_keywords(options: argparse.Namespace) -> None:
     note(f"wrote {options.output}")
 
 
+def _confidence_options(parser: Parser) -> None:
+    parser.add_argument(
+        "folder", metavar="DIR", help="folder of photographs that are named by their ids"
+    )
+    parser.option("data", required=True)
+    parser.option(
+        "boxes",
+        metavar="FILE",
+        required=True,
+        help="objects of the photographs to learn from, as for ngsan score",
+    )
+    parser.option("split", default="val")
+    parser.options("model", "threads")
+    parser.option("output", metavar="FILE", required=True)
+
+
+def _fit_confidence(options: argparse.Namespace) -> None:
+    from ngsan.data.boxes import read_object_names
+    from ngsan.data.captions import read_captions
+    from ngsan.data.pictures import PictureStore
+    from ngsan.fit.confidence import fit_confidence, right_captions
+    from ngsan.predict.captioner import PHOTO_DECODING, load
+    from ngsan.predict.confidence import save_formulas
+    from ngsan.predict.evaluate import caption_dataset
+
+    objects = read_object_names(options.boxes)
+    references = {
+        record.id: record.captions
+        for record in read_captions(options.data)
+        if record.split == options.split
+    }
+    pictures = PictureStore(options.folder)
+    chosen = [image for image in references if image in objects and image in pictures]
+    captioner = load(options.model, threads=options.threads)
+    console, formulas = open_console(), {}
+    for quality in ("fast",):
+        with progress_bar(console, f"captioning, {quality}", len(chosen)) as advance_to:
+            captions = caption_dataset(
+                captioner, pictures, chosen, decoding=PHOTO_DECODING, on_batch=advance_to
+            )
+        texts = {image: caption.text for image, caption in captions.items()}
+        right = right_captions(texts, references, objects)
+        clues = [caption.clues for caption in captions.values()]
+        formulas[quality] = fit_confidence(clues, [right[image] for image in captions])
+        note(f"{quality}: {formulas[quality].report}")
+    save_formulas(Path(options.output), formulas)
+    note(f"wrote {options.output}")
+
+
 FIT = Group(
     "Learns what helps a captioner, from photographs and captions, on a CPU.",
     {
@@ -63,6 +112,14 @@ FIT = Group(
             _keyword_options,
             _fit_keywords,
             ["fit keywords val2017 train2017 --data coco --features features -o keywords"],
-        )
+        ),
+        "confidence": Command(
+            """Learn how probable it is that a caption is right: that it names no object that is not
+            there, and has a CIDEr of at least 60. Use photographs that neither the captioner nor
+            the detector was trained on.""",
+            _confidence_options,
+            _fit_confidence,
+            ["fit confidence val2017 --data coco --boxes boxes.json -o runs/mine/confidence.json"],
+        ),
     },
 )

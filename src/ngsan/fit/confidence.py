@@ -14,7 +14,7 @@ from ngsan.metrics.captions import TokenizedCaptions
 from ngsan.metrics.cider import Cider
 from ngsan.metrics.hallucination import Hallucination
 from ngsan.metrics.scores import score_captions
-from ngsan.predict.confidence import MIN_CIDER, Formula
+from ngsan.predict.confidence import MIN_CIDER, Formula, Report
 
 FOLDS = 10
 """Parts of the photographs, each of which is predicted by a fit to the others."""
@@ -73,13 +73,13 @@ def fit_confidence(
     return Formula(
         dict(zip(names, weights.round(6).tolist(), strict=True)),
         round(float(found[-1] - weights @ mean), 6),
-        {
-            "captions": len(outcomes),
-            "base_rate": round(float(outcomes.mean()), 4),
-            "auroc": round(auroc(predicted, outcomes), 4),
-            "calibration_error": round(calibration_error(bins), 4),
-            "bins": [list(one) for one in bins],
-        },
+        Report(
+            captions=len(outcomes),
+            base_rate=round(float(outcomes.mean()), 4),
+            auroc=round(auroc(predicted, outcomes), 4),
+            calibration_error=round(calibration_error(bins), 4),
+            bins=[(one.total, round(one.predicted, 4), round(one.observed, 4)) for one in bins],
+        ),
     )
 
 

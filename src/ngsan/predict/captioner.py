@@ -7,7 +7,7 @@ Shapes: `B` images, `S` side of the square that a photograph is resized to, `N` 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -15,12 +15,14 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.config import CaptionerConfig, DecodingConfig
+from ngsan.predict.confidence import CONFIDENCE, Formula, load_formulas, word_clues
 from ngsan.search import Written
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
@@ -63,6 +65,9 @@ class Caption(str):
         ids: Ids of the words in the model's vocabulary.
         word_log_probabilities: Log-probability of each word and of the end; a caption that was cut
             off at `max_length` has no end.
+        confidence: Probability that the caption is right, see `ngsan.predict.confidence`; None if
+            the model has no formula for it.
+        clues: What the confidence follows from, by name.
     """
 
     log_probability: float = 0.0
@@ -71,6 +76,8 @@ class Caption(str):
     attention: NDArray[np.float32] | None = None
     ids: tuple[int, ...] = ()
     word_log_probabilities: tuple[float, ...] = ()
+    confidence: float | None = None
+    clues: Mapping[str, float] = MappingProxyType({})
 
     @property
     def text(self) -> str:
@@ -142,6 +149,7 @@ class Captioner:
         describer: "FrameDescriber | None" = None,
         open_detector: Callable[[], Detector] = load_detector,
         open_keywords: Callable[[], KeywordModel] = load_keywords,
+        formulas: Mapping[str, Formula] = MappingProxyType({}),
     ) -> None:
         """Puts the parts together.
 
@@ -150,12 +158,14 @@ class Captioner:
             describer: Computes the features of frames, for a model of clips.
             open_detector: Opens the detector of objects when it is first needed.
             open_keywords: Opens the model of keywords when it is first needed.
+            formulas: The confidence of captions of photographs, by quality.
         """
         self.backend, self.describer = backend, describer
         self._open_detector, self._opening = open_detector, Lock()
         self._detector: Detector | None = None
         self._open_keywords = open_keywords
         self._keyword_model: KeywordModel | None = None
+        self.formulas = formulas
         self.vocabulary = backend.vocabulary
 
     @classmethod
@@ -326,10 +336,10 @@ class Captioner:
             **decoding: Keys of `DecodingConfig`.
         """
         options = decoding_options(PHOTO_DECODING, decoding)
-        return self._captions(
-            self.backend.search_images(images, decoding=options, attention=attention, first=first),
-            options,
+        found = self.backend.search_images(
+            images, decoding=options, attention=attention, first=first
         )
+        return self._judged(self._captions(found, options))
 
     def caption_regions(
         self,
@@ -398,6 +408,15 @@ class Captioner:
             captions.append(of_image[0])
         return captions
 
+    def _judged(self, captions: list[Caption]) -> list[Caption]:
+        """The captions of photographs with their confidence."""
+        formula = self.formulas.get("fast")
+        for caption in captions:
+            for one in (caption, *caption.others):
+                one.clues = word_clues(one.word_log_probabilities)
+                one.confidence = None if formula is None else formula(one.clues)
+        return captions
+
     def _spells_articles(self, options: DecodingConfig) -> bool:
         """Whether articles are chosen by the words after them, "an animal" for "a animal".
 
@@ -464,7 +483,7 @@ class Captioner:
                 attention=attention,
                 first=min(pixels),
             )
-            captions = iter(self._captions(found, options))
+            captions = iter(self._judged(self._captions(found, options)))
         for index, read in batch.items():
             if isinstance(read, ImageError):
                 yield Result(index, None, read)
@@ -552,6 +571,7 @@ def load(
             backend,
             open_detector=partial(load_detector, detector, threads=threads),
             open_keywords=partial(load_keywords, threads=threads),
+            formulas=load_formulas(path / CONFIDENCE),
         )
     from ngsan.predict.backend_onnx import OnnxBackend
     from ngsan.predict.clips import FrameDescriber

@@ -37,6 +37,28 @@ _LEAST, _MOST = 0.005, 0.98
 
 
 @dataclass(frozen=True)
+class Report:
+    """How predictions came true, each by a formula that was not fitted to its photograph."""
+
+    captions: int
+    base_rate: float
+    """Share of the captions that are right."""
+    auroc: float
+    """How often a right caption has the higher confidence than a wrong one."""
+    calibration_error: float
+    """Expected calibration error, with ten bins."""
+    bins: Sequence[Sequence[float]]
+    """Captions, mean confidence and share that is right of each bin."""
+
+    def __str__(self) -> str:
+        """In one line."""
+        return (
+            f"{100 * self.base_rate:.1f} % of {self.captions:,} captions are right; AUROC "
+            f"{self.auroc:.3f}, calibration error {100 * self.calibration_error:.1f} %"
+        )
+
+
+@dataclass(frozen=True)
 class Formula:
     """How confidence follows from clues."""
 
@@ -45,8 +67,8 @@ class Formula:
 
     intercept: float
 
-    report: Mapping[str, float | Sequence[Sequence[float]]]
-    """How it did on photographs that it was not fitted to: see `ngsan.fit.confidence`."""
+    report: "Report"
+    """How it did on photographs that it was not fitted to."""
 
     def __call__(self, clues: Mapping[str, float]) -> float:
         """The probability that a caption is right.
@@ -147,6 +169,9 @@ def load_formulas(path: Path) -> dict[str, Formula]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
-        return {name: Formula(**one) for name, one in content.items()}
+        return {
+            name: Formula(**{**one, "report": Report(**one["report"])})
+            for name, one in content.items()
+        }
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: damaged: {error}; fit it again") from error
