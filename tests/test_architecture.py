@@ -34,6 +34,7 @@ ALLOWED = {
         "threads",
     },
     "predict": {
+        "atomic_io",
         "models",
         "nn",
         "search",

@@ -21,6 +21,7 @@ from ngsan.__main__ import main
 from ngsan.cli import caption as command
 from ngsan.examples import EXAMPLES
 from ngsan.predict.captioner import PHOTO_DECODING, Captioner
+from ngsan.predict.confidence import Formula, Report
 from ngsan.text.vocabulary import BAD_ENDINGS
 from ngsan.vision.images import open_image, to_square
 from ngsan.vision.keywords import load_keywords
@@ -671,3 +672,44 @@ def test_detector_of_another_library(run, tmp_path, opened):
     assert opened[-1][1]["detector"] == "hf:mine"
     done = run(tmp_path / "a.png", "--detector", "hf:mine")
     assert (done.status, done.err) == (2, "ngsan caption: --detector applies only with --objects\n")
+
+
+@pytest.fixture
+def doubtful(monkeypatch):
+    """A captioner that is confident of pure colours only."""
+    formula = Formula({"doubt": -30.0}, 20.0, Report(1, 0.5, 0.5, 0.0, []))
+
+    def load(*_, **__):
+        captioner = open_painter()
+        captioner.formulas = {"fast": formula}
+        return captioner
+
+    monkeypatch.setattr(command, "load", load)
+
+
+def test_unsure_captions_are_left_out_and_marked_in_json(run, doubtful, tmp_path, monkeypatch):
+    mixed = Image.blend(paint("red green black blue"), paint("blue red white grey"), 0.45)
+    mixed.save(tmp_path / "mixed.png")
+    paint("red green black blue").save(tmp_path / "pure.png")
+    monkeypatch.chdir(tmp_path)
+    words = ("mixed.png", "pure.png", "--min-confidence", "0.5")
+    done = run(*words)
+    assert lines(done.out) == [("pure.png", "red green black blue")]
+    assert done.err == "1 of 2 captions are below --min-confidence\n"
+    assert done.status == 0
+    first, second = json.loads(run(*words, "--format", "json").out)
+    assert first["confidence"] < 0.5 < second["confidence"]
+    assert (first["confident"], second["confident"]) == (False, True)
+    assert first["caption"]
+    rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv").out)))
+    assert [row["confident"] for row in rows] == ["False", "True"]
+    assert len(lines(run(*words[:2]).out)) == 2
+    assert "confident" not in run(*words[:2], "--format", "json").out.replace("confidence", "")
+
+
+def test_min_confidence_needs_a_formula_and_a_probability(run, tmp_path):
+    paint().save(tmp_path / "a.png")
+    done = run(tmp_path / "a.png", "--min-confidence", "0.5")
+    assert done.status == 2
+    assert "ngsan fit confidence" in done.err
+    assert run(tmp_path / "a.png", "--min-confidence", "1.5").status == 2

@@ -46,6 +46,7 @@ from ngsan.models.checkpoint import (
 )
 from ngsan.models.quantize import absorb_norms
 from ngsan.models.weights import metadata_of
+from ngsan.predict.confidence import CONFIDENCE
 from ngsan.predict.manifest import ATTENTION, BACKBONE, BIAS, FORMAT, TASKS, Manifest, read_weights
 
 Precision = Literal["float32", "int8"]
@@ -137,7 +138,7 @@ def pack_model(model_folder: str | Path, to: str | Path, *, attention: bool = Tr
     """
     target, source = Path(to).resolve(), Path(model_folder)
     task = require_task(source)
-    optional = (ATTENTION, BACKBONE, BIAS, METRICS, SIGNATURE)
+    optional = (ATTENTION, BACKBONE, BIAS, CONFIDENCE, METRICS, SIGNATURE)
     _check_target(target, "a packed model", (*TASKS[task].files, WEIGHTS, CONFIG), optional)
     with replace_folder(target) as partial:
         path = source / WEIGHTS
