@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ngsan.config import from_dict
-from ngsan.export.external_weights import block_for, externalize_weights
+from ngsan.export.external_weights import externalize_weights
 from ngsan.predict.manifest import Made
 
 RANDOM = np.random.default_rng(0)
@@ -40,36 +40,70 @@ def run(path, made, tensors, fed):
     return session.run(None, fed)
 
 
-def quantized_by_blocks(vectors, block):
-    """Vectors after 8-bit quantization with one scale per block."""
-    padded = np.pad(vectors, ((0, 0), (0, -vectors.shape[1] % block)))
-    blocks = padded.reshape(len(vectors), -1, block)
-    scale = np.abs(blocks).max(-1, keepdims=True) / 127
-    return (np.rint(blocks / scale) * scale).reshape(len(vectors), -1)[:, : vectors.shape[1]]
+def quantized_rows(vectors, positive):
+    """Vectors after 7-bit quantization, each with a scale of its own."""
+    scale = np.maximum(np.abs(vectors).max(-1, keepdims=True), 1e-30) / (127 if positive else 63)
+    return np.rint(vectors / scale) * scale
 
 
-@pytest.mark.parametrize("length", [16, 32, 40, 96, 100, 512])
-def test_products_with_quantized_matrices(length, tmp_path):
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("length", [16, 100, 512])
+def test_products_with_quantized_matrices(length, positive, tmp_path):
     numbers, scale = random_quantized(24, length)
     tensors = {"layer.weight": numbers, "layer.weight.scale": scale}
     matrix = numbers * scale[:, None]
     path = tmp_path / "graph.onnx"
     write(
         path,
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [
+            helper.make_node("Relu" if positive else "Identity", ["x"], ["vectors"]),
+            helper.make_node("MatMul", ["vectors", "w"], ["y"]),
+        ],
         {"w": np.ascontiguousarray(matrix.T)},
         {"x": (TensorProto.FLOAT, ["rows", length])},
         {"y": (TensorProto.FLOAT, ["rows", 24])},
     )
     made = externalize_weights(path, tensors)
-    assert {how["way"] for how in made.values()} == {"blocks", "scales"}
+    assert {how["tensor"]: how["transposed"] for how in made.values()} == {
+        "layer.weight": True,
+        "layer.weight.scale": False,
+    }
     for count in (1, 3, 70):
         x = RANDOM.standard_normal((count, length)).astype(np.float32)
+        x[0] = 0
         (found,) = run(path, made, tensors, {"x": x})
-        wanted = quantized_by_blocks(x, block_for(length)) @ matrix.T
+        vectors = np.maximum(x, 0) if positive else x
+        exact = vectors @ matrix.T
+        wanted = quantized_rows(vectors, positive) @ matrix.T
         # Only ties may be rounded differently.
-        assert np.abs(found - wanted).max() < 0.01 * np.abs(wanted).max()
-        assert np.abs(found - wanted).mean() < 0.1 * np.abs(x @ matrix.T - wanted).mean() + 1e-5
+        assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
+        assert np.abs(found - wanted).mean() <= 0.1 * np.abs(exact - wanted).mean()
+        assert not found[0].any()
+        assert np.array_equal(run(path, made, tensors, {"x": x[-1:]})[0], found[-1:])
+
+
+def test_products_do_not_saturate_in_16_bits(tmp_path):
+    """Without VNNI, x86-64 adds two products in 16 bits: so must the largest of them fit."""
+    tensors = {
+        "layer.weight": np.full((16, 64), 127, np.int8),
+        "layer.weight.scale": np.ones(16, np.float32),
+    }
+    path = tmp_path / "graph.onnx"
+    for kind in ("Relu", "Identity"):
+        write(
+            path,
+            [helper.make_node(kind, ["x"], ["v"]), helper.make_node("MatMul", ["v", "w"], ["y"])],
+            {"w": np.full((64, 16), 127, np.float32)},
+            {"x": (TensorProto.FLOAT, ["rows", 64])},
+            {"y": (TensorProto.FLOAT, ["rows", 16])},
+        )
+        externalize_weights(path, tensors)
+        model = onnx.load(path, load_external_data=False)
+        (node,) = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+        fixed = {item.name: item for item in model.graph.initializer}
+        step, zero = (numpy_helper.to_array(fixed[name]) for name in node.input[1:])
+        largest = np.rint(1 / step) + zero
+        assert 2 * largest * 127 < 2**15
 
 
 def test_looked_up_rows_are_exact(tmp_path):
@@ -158,6 +192,24 @@ def test_sums_over_regions_do_not_depend_on_the_number_of_images(tmp_path):
         one = slice(index, index + 1)
         (alone,) = run(path, {}, {}, {"x": x[one], "mask": mask[one]})
         np.testing.assert_allclose(alone, found[one], rtol=0, atol=1e-6)
+
+
+def test_means_over_cells_do_not_depend_on_the_number_of_images(tmp_path):
+    path = tmp_path / "graph.onnx"
+    write(
+        path,
+        [helper.make_node("ReduceMean", ["x", "one"], ["y"], keepdims=1)],
+        {"one": np.array([1])},
+        {"x": (TensorProto.FLOAT, ["images", 64, 48])},
+        {"y": (TensorProto.FLOAT, ["images", 1, 48])},
+    )
+    externalize_weights(path, {})
+    x = RANDOM.standard_normal((5, 64, 48)).astype(np.float32)
+    (found,) = run(path, {}, {}, {"x": x})
+    np.testing.assert_allclose(found, x.mean(1, keepdims=True, dtype="f8"), atol=1e-6)
+    for index in range(5):
+        (alone,) = run(path, {}, {}, {"x": x[index : index + 1]})
+        np.testing.assert_allclose(alone, found[index : index + 1], rtol=0, atol=1e-7)
 
 
 def test_graph_with_other_weights_raises(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from ngsan.predict.manifest import Made, in_blocks, read_weights
+from ngsan.predict.manifest import Made, read_weights
 
 RANDOM = np.random.default_rng(0)
 TENSORS = {
@@ -30,21 +30,6 @@ def test_tensors_equal_the_safetensors_library():
         assert np.array_equal(found[name], tensor)
 
 
-@pytest.mark.parametrize("block", [16, 32, 128])
-def test_blocks_times_scales_equal_the_matrix(block):
-    matrix, scale = TENSORS["matrix"], TENSORS["matrix.scale"]
-    blocks = Made("matrix", "blocks", block=block).of(TENSORS)
-    scales = Made("matrix", "scales", block=block).of(TENSORS)
-    count = -(-40 // block)
-    assert (blocks.shape, blocks.dtype) == ((5, count, block), np.uint8)
-    assert (scales.shape, scales.dtype) == ((5 * count,), np.float32)
-    values = (blocks.astype(np.float32) - 128) * scales.reshape(5, count, 1)
-    values = values.reshape(5, -1)
-    assert np.array_equal(values[:, :40], matrix * scale[:, None])
-    assert not values[:, 40:].any()
-    assert in_blocks(matrix, 8).shape == (5, 5, 8)
-
-
 def test_floats_and_transposed_tensors():
     for name, wanted in (
         ("matrix", TENSORS["matrix"] * TENSORS["matrix.scale"][:, None]),
@@ -66,9 +51,7 @@ def test_floats_and_transposed_tensors():
     [
         (lambda: Made("nothing").of(TENSORS), "has no nothing"),
         (lambda: Made("lonely", "floats").of(TENSORS), "has no lonely.scale"),
-        (lambda: Made("lonely", "scales", block=16).of(TENSORS), "has no lonely.scale"),
-        (lambda: Made("x", "other"), "way: 'other' is not one of same, floats, blocks, scales"),
-        (lambda: Made("x", "blocks"), "block: 0 must be at least 1"),
+        (lambda: Made("x", "other"), "way: 'other' is not one of same, floats"),
     ],
 )
 def test_invalid_requests_raise(made, message):

@@ -1,7 +1,8 @@
 """The graphs of an export, traced from the model's own modules.
 
 A model of pixels has a backbone, which takes `images` (B, P, P, 3) uint8 and returns the `features`
-(B, N, F) of their cells. Its batch norms are in its convolutions. All else is as for regions.
+(B, N, F) of their cells. Its batch norms are in its convolutions. Its encoder takes the features
+alone: N is the number of cells, and their boxes are constants. All else is as for regions.
 
 The encoder takes `features` (B, N, F), `mask` (B, N) and, if the model is geometry-aware, `boxes`
 (B, N, 4). It returns what every layer of the decoder attends to: `region_keys_*` and
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig
-from ngsan.export.tracing import Example, write_graph
+from ngsan.export.tracing import Example, fix_inputs, write_graph
 from ngsan.models.answerer import AnswererModel
 from ngsan.models.captioner import CaptionerModel, PhotoEncoder, RegionEncoder
 from ngsan.models.decoder import WordDecoder
@@ -118,11 +119,9 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, captioner: CaptionerModel) -> None:
         super().__init__()
-        encoder = captioner.encoder
-        regions = encoder.regions if isinstance(encoder, PhotoEncoder) else encoder
-        assert isinstance(regions, RegionEncoder)
+        assert isinstance(captioner.encoder, RegionEncoder)
         assert isinstance(captioner.decoder, WordDecoder)
-        self.encoder, self.layers = regions, captioner.decoder.layers
+        self.encoder, self.layers = captioner.encoder, captioner.decoder.layers
 
     def forward(
         self, features: Tensor, mask: Tensor, boxes: Tensor | None = None
@@ -132,7 +131,21 @@ class EncoderGraph(nn.Module):
         return _remembered(memory, mask, self.layers)
 
 
-def _remembered(memory: Tensor, mask: Tensor, layers: nn.ModuleList) -> tuple[Tensor, ...]:
+class CellsGraph(nn.Module):
+    """From the cells of photographs to keys and values."""
+
+    def __init__(self, captioner: CaptionerModel) -> None:
+        super().__init__()
+        assert isinstance(captioner.encoder, PhotoEncoder)
+        assert isinstance(captioner.decoder, WordDecoder)
+        self.encoder, self.layers = captioner.encoder.regions, captioner.decoder.layers
+
+    def forward(self, features: Tensor, boxes: Tensor) -> tuple[Tensor, ...]:
+        """The keys in every layer, then the values; the boxes (1, N, 4) are those of all images."""
+        return _remembered(self.encoder.encode_checked(features, boxes), None, self.layers)
+
+
+def _remembered(memory: Tensor, mask: Tensor | None, layers: nn.ModuleList) -> tuple[Tensor, ...]:
     """The keys of a memory in every layer of a decoder, then the values."""
     memory = zero_padding(memory, mask)
     keys, values = [], []
@@ -231,6 +244,9 @@ class Graph(NamedTuple):
     inputs: list[str]
     outputs: list[str]
     example: Example
+    constants: tuple[str, ...] = ()
+    """Inputs that become constants with the values of the example. ONNX Runtime computes whatever
+    depends on them alone once, when it opens the graph."""
 
 
 def write_graphs(
@@ -263,28 +279,32 @@ def write_graphs(
         graphs = {ANSWERER: _answerer_graph(model, config)}
     for name, graph in graphs.items():
         write_graph(graph.module.eval(), graph.example, graph.inputs, graph.outputs, folder / name)
+        if graph.constants:
+            values = dict(zip(graph.inputs, graph.example[0], strict=True))
+            fix_inputs(folder / name, {what: values[what].numpy() for what in graph.constants})
     return (
-        {name: graph.inputs for name, graph in graphs.items()},
+        {
+            name: [what for what in graph.inputs if what not in graph.constants]
+            for name, graph in graphs.items()
+        },
         {name: graph.outputs for name, graph in graphs.items()},
     )
 
 
 def _captioner_graphs(captioner: CaptionerModel, config: CaptionerConfig) -> dict[str, Graph]:
     regions = layer_names("region", config.layers)
-    boxes = ["boxes"] if config.geometry != "none" else []
-    graphs = {
-        ENCODER: Graph(
-            EncoderGraph(captioner),
-            ["features", "mask", *boxes],
-            regions,
-            _encoder_example(config),
-        ),
-        DECODER: _decoder_graph(captioner, config),
-    }
+    graphs = {DECODER: _decoder_graph(captioner, config)}
     if isinstance(captioner.encoder, PhotoEncoder):
         fold_norms(captioner.encoder)
         backbone = BackboneGraph(captioner.encoder.backbone)
         graphs[BACKBONE] = Graph(backbone, ["images"], ["features"], _backbone_example(config))
+        example = _cells_example(config, captioner.encoder.boxes)
+        names = ["features", "boxes"]
+        graphs[ENCODER] = Graph(CellsGraph(captioner), names, regions, example, ("boxes",))
+    else:
+        boxes = ["boxes"] if config.geometry != "none" else []
+        names = ["features", "mask", *boxes]
+        graphs[ENCODER] = Graph(EncoderGraph(captioner), names, regions, _encoder_example(config))
     return graphs
 
 
@@ -351,6 +371,11 @@ def _encoder_example(config: CaptionerConfig) -> Example:
     if config.geometry != "none":
         arguments.append(torch.full((_IMAGES, _REGIONS, 4), 0.5))
     return tuple(arguments), ({0: images, 1: regions},) * len(arguments)
+
+
+def _cells_example(config: CaptionerConfig, boxes: Tensor) -> Example:
+    features = torch.zeros(_IMAGES, len(boxes), config.feature_dim)
+    return (features, boxes.unsqueeze(0)), ({0: torch.export.Dim("images")}, {})
 
 
 def _decoder_example(config: CaptionerConfig | TranslatorConfig) -> Example:

@@ -2,12 +2,14 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 OPSET = 18
@@ -56,6 +58,23 @@ def write_graph(
         assert program is not None  # it is for dynamo=True
         _forget_origin(program.model)
         program.save(path, external_data=False)
+
+
+def fix_inputs(path: Path, values: Mapping[str, NDArray[Any]]) -> None:
+    """Makes inputs of a graph constants, in place.
+
+    The exporter computes what depends on constants alone and would write the results, which are
+    large; ONNX Runtime does so when it opens the graph.
+    """
+    onnx: Any = import_module("onnx")
+    model = onnx.load(path)
+    left = [item for item in model.graph.input if item.name not in values]
+    del model.graph.input[:]
+    model.graph.input.extend(left)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in values.items()
+    )
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def _forget_origin(model: Any) -> None:

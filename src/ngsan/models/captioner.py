@@ -79,6 +79,17 @@ class RegionEncoder(Encoder):
     ) -> Tensor:
         """Encodes; see `CaptionerModel.encode`."""
         self._check(features, boxes, mask)
+        return self.encode_checked(features, boxes, mask, record=record)
+
+    def encode_checked(
+        self,
+        features: Tensor,
+        boxes: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """The same without checks; boxes that all images share may be (1, N, 4)."""
         x = self.embed(zero_padding(features, mask)).relu()  # (B, N, D)
         geometry = None
         if boxes is not None and self.absolute is not None:

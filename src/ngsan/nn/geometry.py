@@ -261,7 +261,7 @@ def query_bias(
     computes G where it is used and stores none of it.
 
     Args:
-        geometry: (B, N, N, F) from `relative_geometry`.
+        geometry: (B, N, N, F) from `relative_geometry`; (1, N, N, F) if all images share it.
         weight: (G, F) of Eq. 9.
         bias: (G,) of Eq. 9.
         query: (B, N, H, G) Q' of each head.
@@ -277,11 +277,14 @@ def query_bias(
         and query.dtype in _kernel.DTYPES
         and weight.dtype == torch.float32
         and not geometry.requires_grad
+        and len(geometry) == len(query)
     ):
         found: Tensor = _kernel.query_bias(geometry.float(), weight, bias, query)
         return found
     if embedded is None:
         embedded = embed_geometry(geometry, weight, bias)
+    if embedded.shape[0] != query.shape[0]:  # one for all images
+        return (query @ embedded.mT).transpose(1, 2)
     # With the heads last, matrices are aligned in memory for any number of regions.
     return torch.einsum("bijg,bihg->bijh", embedded, query).permute(0, 3, 1, 2)
 
@@ -349,7 +352,7 @@ class GeometryBias(nn.Module):
         """The bias of every head and pair.
 
         Args:
-            geometry: (B, N, N, F) from `relative_geometry`.
+            geometry: (B, N, N, F) from `relative_geometry`; (1, N, N, F) if all images share it.
             x: (B, N, D) the layer's input.
 
         Returns:
@@ -360,7 +363,8 @@ class GeometryBias(nn.Module):
                 f"this bias needs {self.features} geometry features per pair, not "
                 f"{geometry.shape[-1]}; call relative_geometry with signed={self.features == 6}"
             )
-        if geometry.shape[:3] != (*x.shape[:2], x.shape[1]):
+        images, regions = x.shape[:2]
+        if geometry.shape[0] not in (images, 1) or geometry.shape[1:3] != (regions, regions):
             raise ValueError(
                 f"geometry of shape {tuple(geometry.shape)} does not match elements of shape "
                 f"{tuple(x.shape)}"
@@ -376,7 +380,8 @@ class GeometryBias(nn.Module):
                 biases.append(query_bias(geometry, *fc, query, embedded))
             if self.key is not None:
                 key = self.key(x).unflatten(-1, (self.heads, self.width))
-                biases.append(torch.einsum("bjhg,bijg->bhij", key, embedded))
+                each = embedded.expand(images, -1, -1, -1)
+                biases.append(torch.einsum("bjhg,bijg->bhij", key, each))
         if self.relation is not None:
             waves = sinusoidal(geometry * _WAVE_SCALE, _WAVES, max_ratio=_WAVE_RATIO)
             waves = waves.flatten(-2).to(self.relation.weight.dtype)

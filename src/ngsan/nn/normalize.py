@@ -24,7 +24,8 @@ def _statistics_dtype(x: Tensor) -> torch.dtype:
 def _moments(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of the real elements along `axes`; zeros where there are none."""
     if mask is None:
-        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        mean = x.mean(axes, keepdim=True)
+        return mean, (x - mean).square().mean(axes, keepdim=True)
     real = mask.unsqueeze(-1)
     count = real.sum(axes, keepdim=True).clamp(min=1)
     mean = zero_padding(x, mask).sum(axes, keepdim=True) / count

@@ -96,6 +96,7 @@ class OnnxBackend:
         self.vocabulary = manifest.words(folder / VOCABULARY)
         sessions = open_graphs(folder, manifest, threads=threads, providers=providers)
         self.encoder, self.decoder = sessions[ENCODER], sessions[DECODER]
+        self._encoder_inputs = [item.name for item in self.encoder.get_inputs()]
         self.backbone = sessions.get(BACKBONE)
         self.image_size = None if self.backbone is None else self.config.image_size
         self._runtime = onnxruntime()
@@ -176,7 +177,8 @@ class OnnxBackend:
 
         Args:
             features: (B, N, feature_dim) floating point.
-            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry.
+            boxes: (B, N, 4) `cxcywh`; may be None for a model without geometry. A model of
+                photographs ignores boxes and mask: its cells are fixed.
             mask: (B, N) boolean, True = a real region, or None.
 
         Raises:
@@ -191,10 +193,11 @@ class OnnxBackend:
                 name: np.zeros((images, 1, *part.shape[2:]), part.dtype)
                 for name, part in inputs.items()
             }
-        fed = {name: self._value(part) for name, part in inputs.items()}
+        values = {name: self._value(part) for name, part in inputs.items()}
+        fed = {name: values[name] for name in self._encoder_inputs}
         names = layer_names("region", self.config.layers)
         encoded = dict(zip(names, self.encoder.run_with_ort_values(names, fed), strict=True))
-        return Encoded({**encoded, "mask": fed["mask"]}, images, regions)
+        return Encoded({**encoded, "mask": values["mask"]}, images, regions)
 
     def steps(self, encoded: Encoded) -> "OnnxSteps":
         """The images made ready for a search."""
@@ -219,6 +222,12 @@ class OnnxBackend:
         if not np.issubdtype(features.dtype, np.floating):
             raise ValueError(f"features must be floating point, not {features.dtype}")
         shape = features.shape[:2]
+        if self.image_size is not None:
+            cells = len(cell_boxes(self.image_size))
+            if shape[1] != cells:
+                raise ValueError(f"this model needs {cells} cells an image, not {shape[1]}")
+            boxes = np.broadcast_to(cell_boxes(self.image_size), (*shape, 4))
+            mask = None
         if mask is None:
             mask = np.ones(shape, np.bool_)
         if mask.dtype != np.bool_:

@@ -6,8 +6,6 @@ keys and values, `decoder.onnx` adds one word to every caption, `vocabulary.json
 regions. A translator has `tokenizer.json` in place of the vocabulary. An answerer has the one graph
 `answerer.onnx`, and `answers.json` beside the vocabulary. The graphs of a packed model hold no
 weights; these are in `model.safetensors`, and `Made` says of each how it is made from the file.
-
-Shapes: `R` rows of a matrix, `P` blocks in a row.
 """
 
 import dataclasses
@@ -78,7 +76,7 @@ SCALE = ".scale"
 
 _KINDS = {"F32": np.float32, "F16": np.float16, "I8": np.int8, "I64": np.int64}
 
-Way = Literal["same", "floats", "blocks", "scales"]
+Way = Literal["same", "floats"]
 
 
 @dataclass(frozen=True)
@@ -89,30 +87,18 @@ class Made:
     """Name of the tensor in the file."""
 
     way: Way = "same"
-    """"same": as it is. "floats": in single precision, integers times their scales. "blocks": as
-    `MatMulNBits` needs them, (R, P, block) integers plus 128. "scales": (R P), those of the
-    blocks."""
+    """"same": as it is. "floats": in single precision, integers times their scales."""
 
     transposed: bool = False
-    """Whether "same" and "floats" are transposed."""
-
-    block: int = 0
-    """Numbers in a block, of "blocks" and "scales"; the last one of a row is padded with zeros."""
+    """Whether it is transposed."""
 
     def __post_init__(self) -> None:
         if self.way not in get_args(Way):
             raise ValueError(f"way: {self.way!r} is not one of {', '.join(get_args(Way))}")
-        if self.way in ("blocks", "scales") and self.block < 1:
-            raise ValueError(f"block: {self.block} must be at least 1")
 
     def of(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The weight; raises a `ValueError` if a tensor is missing."""
         found = _get(tensors, self.tensor)
-        if self.way == "blocks":
-            return in_blocks(found, self.block)
-        if self.way == "scales":
-            blocks = -(-found.shape[1] // self.block)
-            return np.repeat(_get(tensors, self.tensor + SCALE), blocks)
         if self.way == "floats":
             floats = found.astype(np.float32)
             if found.dtype == np.int8:
@@ -288,15 +274,6 @@ def _get(tensors: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     if name not in tensors:
         raise ValueError(f"{WEIGHTS} has no {name}")
     return tensors[name]
-
-
-def in_blocks(matrix: NDArray[np.int8], block: int) -> NDArray[np.uint8]:
-    """(R, K) of -127 to 127 as (R, P, block) of 1 to 255, of which 128 stands for zero."""
-    raised = matrix.view(np.uint8) ^ np.uint8(128)  # the same as adding 128
-    more = -raised.shape[1] % block
-    if more:
-        raised = np.pad(raised, ((0, 0), (0, more)), constant_values=128)
-    return raised.reshape(len(raised), -1, block)
 
 
 def read_weights(content: bytes) -> dict[str, NDArray[Any]]:
