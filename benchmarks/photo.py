@@ -1,15 +1,20 @@
 """Measures how fast a photo model captions without torch, and the memory that it needs.
 
     python benchmarks/photo.py --model DIR --images FOLDER [--threads 2] [--original MODEL]
+    python benchmarks/photo.py --model DIR --images FOLDER --baseline CHECKOUT [--rounds 5]
 
 Times include reading, decoding and resizing of files; beam 3. Every figure is measured in its own
 processes, which never import torch: cold starts from the start of Python to the first caption; one
 photograph after the other, with the parts of the time; and the folder in batches. With
 `--original`, captions of the packed model are compared with those of the original in PyTorch.
+
+With `--baseline`, another checkout of this repository captions the same photographs with the model
+that ships with it. The two take turns, and their CPU times are compared: a busy machine slows both.
 """
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -79,11 +84,16 @@ def batches(options: argparse.Namespace, paths: list[Path]) -> Figures:
     captioner = opened(options)
     size, count = captioner.image_size, options.batch
     captioner.caption_pixels(read(paths[:count], size))
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     for first in range(0, len(paths), count):
         images = read(paths[first : first + count], size)
         captioner.caption_pixels(images)
-    return {"batch": count, "images a second": len(paths) / (time.perf_counter() - start)}
+    worked, elapsed = time.process_time() - worked, time.perf_counter() - start
+    return {
+        "batch": count,
+        "images a second": len(paths) / elapsed,
+        "CPU ms an image": 1000 * worked / len(paths),
+    }
 
 
 def compare(options: argparse.Namespace, paths: list[Path]) -> Figures:
@@ -143,12 +153,31 @@ def work(options: argparse.Namespace) -> None:
     print(json.dumps(found))
 
 
-def in_new_process(name: str) -> tuple[float, Figures]:
-    """Seconds and figures of a work."""
+def in_new_process(name: str, *more: str, source: Path | None = None) -> tuple[float, Figures]:
+    """Seconds and figures of a work, with further arguments, by the package or another source."""
     start = time.perf_counter()
-    command = [sys.executable, __file__, *sys.argv[1:], "--work", name]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, *sys.argv[1:], "--work", name, *more]
+    environment = os.environ if source is None else {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=dict(environment)
+    )
     return time.perf_counter() - start, json.loads(done.stdout)
+
+
+def against(options: argparse.Namespace) -> Figures:
+    """How many times the photographs of a baseline are captioned in the same CPU time."""
+    source = options.baseline.resolve() / "src"
+    theirs = ("--model", str(source / "ngsan" / "shipped" / "coco"))
+    found: Figures = {}
+    for batch in ("1", str(options.batch)):
+        ratios = []
+        for _ in range(options.rounds):
+            baseline = in_new_process("batches", "--batch", batch, *theirs, source=source)[1]
+            ours = in_new_process("batches", "--batch", batch)[1]
+            ratios.append(baseline["CPU ms an image"] / ours["CPU ms an image"])
+        found[f"ratio, median, batches of {batch}"] = statistics.median(ratios)
+        found[f"ratio, smallest, batches of {batch}"] = min(ratios)
+    return found
 
 
 def main() -> None:
@@ -160,11 +189,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="photographs at a time")
     parser.add_argument("--cold", type=int, default=5, help="how many cold starts")
     parser.add_argument("--original", type=Path, help="the model folder that was packed")
+    parser.add_argument("--baseline", type=Path, help="a checkout to take turns with")
+    parser.add_argument("--rounds", type=int, default=5, help="turns with the baseline")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--work", choices=list(WORKS), help="do only this, in this process")
     options = parser.parse_args()
     if options.work:
         work(options)
+        return
+    if options.baseline:
+        report(options, {"compared with the baseline": against(options)})
         return
     runs = [in_new_process("cold") for _ in range(options.cold)]
     seconds = [elapsed for elapsed, _ in runs]
@@ -180,6 +214,11 @@ def main() -> None:
     }
     if options.original:
         found["compared with PyTorch"] = in_new_process("compare")[1]
+    report(options, found)
+
+
+def report(options: argparse.Namespace, found: dict[str, Figures]) -> None:
+    """Prints the figures, and writes them to a file if asked to."""
     for what, figures in found.items():
         print(what)
         for name, value in figures.items():

@@ -156,6 +156,15 @@ def test_biases_are_eq_9_and_11_to_13(make_boxes, kind, signed):
         np.testing.assert_allclose(ours[image].detach(), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["query", "key+query", "content-independent", "relation"])
+def test_geometry_that_images_share(make_boxes, kind):
+    bias = GeometryBias(kind, dim=12, heads=3, width=5).double()
+    geometry = relative_geometry(make_boxes(1, 4))
+    x = torch.randn(3, 4, 12, dtype=torch.float64)
+    each = bias(geometry.expand(3, -1, -1, -1), x)
+    torch.testing.assert_close(bias(geometry, x).expand_as(each), each)
+
+
 def test_relation_bias_multiplies_the_attention_weights(make_boxes):
     """Adding the logarithm of the gate is the product of gate and weight, normalised."""
     bias = GeometryBias("relation", heads=2).double()
