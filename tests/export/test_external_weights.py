@@ -64,9 +64,9 @@ def test_products_with_quantized_matrices(length, positive, tmp_path):
         {"y": (TensorProto.FLOAT, ["rows", 24])},
     )
     made = externalize_weights(path, tensors)
-    assert {how["tensor"]: how["transposed"] for how in made.values()} == {
-        "layer.weight": True,
-        "layer.weight.scale": False,
+    assert {(how["tensor"], how["way"]) for how in made.values()} == {
+        ("layer.weight", "same"),
+        ("layer.weight.scale", "same"),
     }
     for count in (1, 3, 70):
         x = RANDOM.standard_normal((count, length)).astype(np.float32)

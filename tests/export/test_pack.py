@@ -67,9 +67,9 @@ def random_regions(counts):
 
 
 def assert_close(found, wanted):
-    """Asserts that logits differ only by the 8-bit quantization of activations."""
-    assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
-    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.9995
+    """Asserts that logits differ only by the 7-bit quantization of vectors."""
+    assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.999
 
 
 def test_packed_folder_works_with_torch_and_onnx_runtime(packed):
@@ -136,9 +136,11 @@ def test_graphs_refer_to_the_saved_quantized_matrices(packed):
         external = {item.name for item in graph.initializer if item.data_location}
         assert external == set(made)
         assert all(len(item.raw_data) < 1000 for item in graph.initializer)
-        for how in made.values():
-            if how.transposed and how.of(tensors).dtype == np.int8:
-                multiplied.add(how.tensor)
+        multiplied |= {
+            made[node.input[0]].tensor
+            for node in graph.node
+            if node.op_type == "Transpose" and node.input[0] in made
+        }
     # All products of the encoder and decoder; word vectors are looked up.
     matrices = {name for name in quantized if "backbone" not in name}
     assert multiplied == matrices - {"decoder.embed.weight"}

@@ -82,6 +82,7 @@ class _Externalizer:
         self._kept: list[Any] = []
         self._has_row = False
         self._constants: set[str] = set()
+        self._columns: set[str] = set()
         self._quantized: dict[str, tuple[str, str]] = {}  # names of step and zero, by vectors
         self._positive = {node.output[0] for node in graph.node if node.op_type == "Relu"}
         self._axes = {
@@ -173,12 +174,16 @@ class _Externalizer:
         make, vectors, output = self._onnx.helper.make_node, node.input[0], node.output[0]
         if vectors not in self._quantized:
             yield from self._quantize(vectors)
-        matrix = self._declare(f"{name}.numbers", Made(tensor, transposed=True))
+        columns = f"{name}.columns"
+        if columns not in self._columns:  # ONNX Runtime transposes when it opens the graph
+            self._columns.add(columns)
+            numbers = self._declare(f"{name}.numbers", Made(tensor))
+            yield make("Transpose", [numbers], [columns])
         scales = self._declare(f"{name}.scale", Made(tensor + SCALE))
         step, zero = self._quantized[vectors]
         yield make(
             "MatMulIntegerToFloat",
-            [f"{vectors}.numbers", matrix, step, scales, zero],
+            [f"{vectors}.numbers", columns, step, scales, zero],
             [f"{output}.shares"],
             domain=_RUNTIME,
         )
