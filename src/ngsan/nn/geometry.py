@@ -380,6 +380,7 @@ class GeometryBias(nn.Module):
                 biases.append(query_bias(geometry, *fc, query, embedded))
             if self.key is not None:
                 key = self.key(x).unflatten(-1, (self.heads, self.width))
+                assert embedded is not None
                 each = embedded.expand(images, -1, -1, -1)
                 biases.append(torch.einsum("bjhg,bijg->bhij", key, each))
         if self.relation is not None:
