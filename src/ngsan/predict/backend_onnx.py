@@ -223,10 +223,10 @@ class OnnxBackend:
             raise ValueError(f"features must be floating point, not {features.dtype}")
         shape = features.shape[:2]
         if self.image_size is not None:
-            cells = len(cell_boxes(self.image_size))
-            if shape[1] != cells:
-                raise ValueError(f"this model needs {cells} cells an image, not {shape[1]}")
-            boxes = np.broadcast_to(cell_boxes(self.image_size), (*shape, 4))
+            places = cell_boxes(self.config.grid)
+            if shape[1] != len(places):
+                raise ValueError(f"this model needs {len(places)} cells an image, not {shape[1]}")
+            boxes = np.broadcast_to(places, (*shape, 4))
             mask = None
         if mask is None:
             mask = np.ones(shape, np.bool_)
