@@ -127,8 +127,8 @@ def test_damaged_data_is_reported(tmp_path):
     assert facts["splits"]["train"] == {"images": 2, "captions": 3}
     assert any("captions.jsonl:4" in problem for problem in facts["problems"])
     assert any("vocabulary.json" in problem for problem in facts["problems"])
-    assert not any("shard-00000" in problem for problem in facts["problems"])
-    assert any("shard-00000" in problem for problem in inspect(tmp_path, verify=True)["problems"])
+    for found in (facts, inspect(tmp_path, verify=True)):
+        assert sum("shard-00000" in problem for problem in found["problems"]) == 1
 
 
 def test_interrupted_import_is_reported(tmp_path):

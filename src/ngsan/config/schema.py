@@ -63,7 +63,8 @@ def check_types(config: Any) -> None:
         if get_origin(hint) is Literal:
             check_choice(item.name, value, get_args(hint))
             continue
-        allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        allowed = tuple(get_origin(kind) or kind for kind in kinds)
         if float in allowed:
             allowed = (*allowed, int)
         if isinstance(value, float) and not math.isfinite(value):

@@ -62,6 +62,11 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
         problems += damage
         store = None if damage else store
     captioned = counts.ids if has_captions else None
+    try:
+        gaps = _gaps(captioned, store)
+    except ValueError as error:
+        problems.append(str(error))
+        gaps = _gaps(captioned, None)
     return {
         "splits": counts.splits(),
         "vocabulary": None if vocabulary is None else len(vocabulary.words),
@@ -69,7 +74,7 @@ def inspect(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
         "captions": counts.lengths() if has_captions else None,
         "regions": None if store is None else int(store.counts().sum()),
         "region_facts": None if store is None else _about_regions(store),
-        **_gaps(captioned, store),
+        **gaps,
         "problems": problems,
     }
 

@@ -22,7 +22,7 @@ def _statistics_dtype(x: Tensor) -> torch.dtype:
 
 
 def _moments(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of the real elements along `axes`; zeros where there are none."""
+    """Mean and biased variance of the real elements along `axes`; of none, zeros if masked."""
     if mask is None:
         mean = x.mean(axes, keepdim=True)
         return mean, (x - mean).square().mean(axes, keepdim=True)
@@ -104,7 +104,7 @@ class BatchNorm(nn.Module):
         check_mask(mask, x)
         x = zero_padding(x, mask)  # first, so that the gradient at padding is zero
         wide = x.to(_statistics_dtype(x))
-        if self.training:
+        if self.training and x.numel():
             mean, variance = _moments(wide, mask, (0, 1))
             self._remember(mean, variance, x, mask)
         else:

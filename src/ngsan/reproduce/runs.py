@@ -24,9 +24,14 @@ RUNS = "runs"
 _REMOVED = ".removed"
 """Suffix of the folder of a run that is being removed."""
 
-_ADDED = {"data.boxes": "given", "model.geometry_init": "constant"}
-"""Dotted keys that are younger than the first ledgers, with the value that these ledgers' runs had.
-A key with this value is not part of a run's key, so that older runs are found."""
+_ADDED = {
+    "data.boxes": "given",
+    "model.geometry_init": "constant",
+    "model.backbone_config": "",
+    "model.image_size": 0,
+}
+"""Dotted keys that the first ledgers lack, with the value that these ledgers' runs had. A key with
+this value is not part of a run's key, so that older runs are found."""
 
 
 @dataclass(frozen=True)

@@ -214,10 +214,10 @@ class AnsweringTask(Task):
 
     def describe(self) -> dict[str, Any]:
         model, phase, count = self.config.model, self.config.training, len(self.train)
-        names = {tuple(keys.values()): name for name, keys in ANSWERERS.items()}
+        named = (name for name, keys in ANSWERERS.items() if keys.items() <= vars(model).items())
         steps = -(-count // phase.batch_size)
         return {
-            "model": names.get((model.regions, model.geometry), "answerer"),
+            "model": next(named, "answerer"),
             "questions": count,
             "validation_questions": len(self.val),
             "answers": model.answers,
