@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ngsan.nn.masks import check_mask
 
 if torch.version.cuda is not None and find_spec("triton") is not None:
-    from ngsan.nn import query_bias_kernel as _kernel
+    import ngsan.nn.query_bias_kernel as _kernel
 else:
     _kernel = None  # type: ignore[assignment]
 
