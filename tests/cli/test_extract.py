@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 SIDE = 32
+EXAMPLES = Path(__file__).parents[2] / "src" / "ngsan" / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +205,76 @@ def test_patterns_are_expanded(tmp_path, detector):
     words = ["--output", tmp_path / "data", "--extractor", f"onnx:{detector}"]
     assert run(tmp_path / "*" / "*.png", *words) == 0
     expect(FeatureStore(tmp_path / "data"), [1, 2, 3])
+
+
+def write_photos(folder):
+    """Two example photographs, one of them small, and a file that is none."""
+    folder.mkdir()
+    for number, name in enumerate(("coffee", "dogs"), start=1):
+        Image.open(EXAMPLES / f"{name}.jpg").resize((96, 64)).save(folder / f"{number}.png")
+    (folder / "3.png").write_bytes(b"no picture")
+
+
+def test_regions_of_objects_without_torch(tmp_path, capsys):
+    write_photos(tmp_path / "photos")
+    words = ["--threads", "1", "--min-regions", "10", "--max-regions", "12"]
+    child = (
+        "import sys; from ngsan.__main__ import main\n"
+        "status = main(sys.argv[1:])\nassert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    line = ["extract", "--source", "objects", str(tmp_path / "photos"), "-o", str(tmp_path / "one")]
+    done = subprocess.run(
+        [sys.executable, "-c", child, *line, *words], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1, done.stderr
+    assert "3.png: " in done.stderr
+    store = FeatureStore(tmp_path / "one")
+    assert sorted(store.ids()) == ["1", "2"]
+    assert store.feature_dim == 1280
+    assert "12 boxes of detector" in store.source
+    assert all(10 <= count <= 12 for count in store.counts())
+    assert store["1"].size == (96, 64)
+    # The same boxes from a file give the same features.
+    boxes = [store[name].boxes for name in ("1", "2")]
+    offset = np.cumsum([0, *map(len, boxes)])
+    np.savez(tmp_path / "b.npz", image_id=[1, 2], offset=offset, box=np.concatenate(boxes))
+    line = [tmp_path / "photos", "--source", "boxes", tmp_path / "b.npz", "--threads", "1"]
+    assert run(*line, "-o", tmp_path / "two") == 1
+    again = FeatureStore(tmp_path / "two")
+    for name in ("1", "2"):
+        np.testing.assert_array_equal(again[name].features, store[name].features)
+        np.testing.assert_allclose(again[name].boxes, store[name].boxes, atol=1e-6)
+    # An image without boxes is reported.
+    np.savez(tmp_path / "b.npz", image_id=[1], offset=[0, 1], box=boxes[0][:1])
+    capsys.readouterr()
+    assert run("-o", tmp_path / "two", "--overwrite", *line) == 1
+    assert "2.png: there are no boxes of image 2" in capsys.readouterr().err
+    assert FeatureStore(tmp_path / "two").counts().tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--source", "boxes"], "--source boxes: the file of boxes is missing"),
+        (["--source", "box"], "'box' is not one of cells, objects, boxes"),
+        (["--min-score", "0.5"], "--min-score does not apply to --source cells"),
+        (["--pool", "roi"], "--pool does not apply to --source cells"),
+        (["--source", "objects", "--top", "head"], "--top does not apply to --source objects"),
+        (["--source", "boxes", "b", "--detector", "c"], "--detector does not apply to --source b"),
+        (["--source", "objects", "--frames", "4"], "--source does not apply to --frames"),
+        (["--source", "objects", "--max-regions", "0"], "from 1 to max_regions, 0"),
+        (
+            ["--source", "objects", "--pool", "roi", "--extractor", "photo"],
+            "'photo' has no map for --pool roi",
+        ),
+    ],
+)
+def test_options_of_regions_that_do_not_fit(tmp_path, words, message, capsys):
+    write_pictures(tmp_path / "pictures", [1])
+    assert run(tmp_path / "pictures", "-o", tmp_path / "data", *words) == 2
+    assert message in capsys.readouterr().err
+    assert run("--source", "objects", "-o", tmp_path / "data") == 2
+    assert "PATH is missing" in capsys.readouterr().err
 
 
 ON_TWO_MACHINES = """

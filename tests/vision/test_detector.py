@@ -212,3 +212,41 @@ def test_wrong_pixels_and_files_raise(detector, tmp_path):
     other = ROOT / "src" / "ngsan" / "shipped" / "coco" / "backbone.onnx"
     with pytest.raises(ValueError, match="names of its classes|cannot open"):
         OnnxDetector(other)
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+@pytest.mark.parametrize("bytes_", [True, False])
+def test_selection_equals_brute_force(by_class, bytes_, monkeypatch):
+    monkeypatch.setattr("ngsan.vision.detector._CANDIDATES", 60)
+    rng = np.random.default_rng(1)
+    ranks = rng.integers(0, 40, (90, 4)).astype(np.uint8)  # with many ties
+    table = np.linspace(0, 1, 256, dtype=np.float32)
+    low = rng.random((90, 2)) * 0.6
+    boxes = np.concatenate((low + 0.15, np.full((90, 2), 0.3)), 1).astype(np.float32)
+    rows = [
+        (-int(ranks[anchor, number]), anchor, number)
+        for anchor in range(90)
+        for number in range(4)
+        if table[ranks[anchor, number]] >= 0.02
+    ]
+    if not by_class:  # every anchor once, as its best class
+        rows = [min(row for row in rows if row[1] == anchor) for anchor in range(90)]
+    wanted: list[tuple[int, int]] = []
+    for _, anchor, number in sorted(rows)[:60]:
+        sides = corners(boxes)
+        rivals = [other for other, kind in wanted if kind == number or not by_class]
+        if all(overlap(sides[other], sides[anchor]) <= 0.5 for other in rivals):
+            wanted.append((anchor, number))
+    given = {"scores": table} if bytes_ else {}
+    found = select(
+        ranks if bytes_ else table[ranks],
+        boxes,
+        max_boxes=100,
+        min_score=0.02,
+        by_class=by_class,
+        **given,
+    )
+    assert 5 < len(wanted) < 60
+    assert found.classes.tolist() == [number for _, number in wanted]
+    np.testing.assert_allclose(found.boxes, boxes[[anchor for anchor, _ in wanted]], atol=1e-6)
+    np.testing.assert_array_equal(found.scores, [table[ranks[pair]] for pair in wanted])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ngsan.cli.output import note, open_console, progress_bar, say, warn
 from ngsan.cli.parser import Command, Parser
+from ngsan.cli.region_sources import add_source_options, open_source, refuse, take_source
 from ngsan.data.ids import id_of_file
 from ngsan.data.store import Regions
 from ngsan.data.store_writer import StoreWriter
@@ -21,40 +22,16 @@ from ngsan.vision.images import ImageError, find_images
 
 if TYPE_CHECKING:
     from ngsan.vision.extraction import Extracted
-    from ngsan.vision.sources import RegionSource
+    from ngsan.vision.regions import RegionSource
 
 _SHARD_BYTES = 64 << 20
 """Smaller shards than those of imports: what is not in a shard is made again after a kill."""
 
-_IMAGES_ONLY = {"extractor": "grid", "top": "features", "engine": "local"}
-"""Options that do not apply to clips, with their defaults."""
-
 
 def _add_options(parser: Parser) -> None:
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="files, folders, or patterns")
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="files, folders, or patterns")
     parser.option("output", metavar="DIR", required=True, help="dataset folder to write to")
-    parser.option(
-        "extractor",
-        metavar="NAME",
-        default="grid",
-        help="what makes the regions: grid, grid:NAME, photo (the backbone of the model that "
-        "ships with ngsan), photo:DIR (of another), hf:NAME or timm:NAME (an image model of "
-        "transformers or timm), onnx:FILE or torchvision:NAME",
-    )
-    parser.option(
-        "size",
-        type=int,
-        metavar="N",
-        default=0,
-        help="side of the images of a grid (default: what its network was made for; 256 for "
-        "EfficientNet-Lite)",
-    )
-    parser.option(
-        "top",
-        choices=("features", "head"),
-        default="features",
-        help="last layer of a grid's network; head has 1280 channels",
-    )
+    add_source_options(parser)
     parser.option(
         "frames",
         help="extract features of N frames of clips (videos, moving GIFs, folders of frames) with "
@@ -69,6 +46,7 @@ def _add_options(parser: Parser) -> None:
     )
     parser.option("batch-size", default=32)
     parser.option("device", default="auto")
+    parser.option("threads", help="CPU threads of ONNX Runtime (default: one per core)")
     parser.option(
         "workers", type=int, metavar="N", default=2, help="threads that read; with Ray, processes"
     )
@@ -77,6 +55,7 @@ def _add_options(parser: Parser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    take_source(options)
     what = "images" if options.frames is None else "clips"
     found = find_images(options.paths) if options.frames is None else find_clips(options.paths)
     if options.frames is not None:
@@ -97,9 +76,9 @@ def _run(options: argparse.Namespace) -> int:
 def _check_clips(options: argparse.Namespace) -> None:
     if options.frames > MAX_SAMPLED:
         raise ValueError(f"--frames: {options.frames} is more than {MAX_SAMPLED}")
-    for name, default in _IMAGES_ONLY.items():
-        if getattr(options, name) != default:
-            raise ValueError(f"--{name} does not apply to --frames, which uses the photo model")
+    refuse(
+        options, ("source", "extractor", "top", "engine"), "--frames, which uses the photo model"
+    )
 
 
 def extract_images(images: str, folder: str, wanted: Collection[str], *, device: str) -> None:
@@ -141,7 +120,7 @@ def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
 def _write_images(options: argparse.Namespace, files: Mapping[str, str]) -> int:
     """Writes the regions of images, by id; returns how many were skipped."""
     on_ray = options.engine == "ray"
-    opening = partial(_open_source, options.extractor, options.size, options.top)
+    opening = partial(open_source, options)
     source = opening("cpu" if on_ray else options.device)
 
     def extract(left: Mapping[str, str]) -> "Iterator[tuple[str, Regions | str]]":
@@ -221,18 +200,6 @@ def _write(
     return failed
 
 
-def _open_source(text: str, size: int, top: str, device: str) -> "RegionSource":
-    from ngsan.predict.backend_torch import best_device  # late: it takes seconds
-    from ngsan.vision.sources import open_source
-
-    kind, _, folder = text.partition(":")
-    if kind == "photo":
-        from ngsan.predict.answerer import photo_source
-
-        return photo_source(folder or PHOTO_MODEL, device)
-    return open_source(text, size=size, top=top, device=best_device(device))  # type: ignore[arg-type]
-
-
 def _extract(
     options: argparse.Namespace,
     paths: Sequence[str],
@@ -257,6 +224,8 @@ EXTRACT = Command(
     [
         "extract photos -o mydata",
         "extract photos -o mydata --extractor photo --device cuda",
+        "extract photos -o mydata --source objects --min-regions 10 --max-regions 36",
+        "extract photos -o mydata --source boxes instances_val2014.json",
         "extract clips -o mydata --frames 8",
     ],
 )

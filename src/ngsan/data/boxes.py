@@ -1,7 +1,15 @@
-"""Which objects photographs show, from annotations of boxes."""
+"""Which objects photographs show and where, from annotations of boxes.
 
+Shapes: `N` boxes of an image.
+"""
+
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ngsan.data.ids import canonical_id
 from ngsan.data.results import read_json
@@ -52,3 +60,97 @@ def _object(entry: Any, names: dict[Any, str], where: str) -> tuple[str, str]:
         raise ValueError(
             f"{where}: no image_id, or no category_id of the 'categories': not an object"
         ) from None
+
+
+def read_boxes(path: str | Path) -> dict[str, NDArray[np.float32]]:
+    """Reads the boxes of images.
+
+    Args:
+        path: COCO's annotations of objects (instances_val2014.json), without crowds; or an npz
+            file of the arrays "image_id", "offset" (the boxes of image k are rows offset[k] to
+            offset[k + 1]) and "box", `cxcywh` relative to the image, as floats or as uint16
+            times 65535.
+
+    Returns:
+        (N, 4) `cxcywh`, relative to the image and clipped to it, by image id. Boxes without an
+        area in the image are dropped.
+
+    Raises:
+        ValueError: The file is something else; names the place.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        packed = file.read(2) == b"PK"  # every npz file is a zip
+    found = _packed_boxes(path) if packed else _annotated_boxes(path)
+    boxes = {}
+    for image, box in found:
+        if image in boxes:
+            raise ValueError(f"{path}: image {image} occurs twice")
+        low, high = box[:, :2] - box[:, 2:] / 2, box[:, :2] + box[:, 2:] / 2
+        if not np.isfinite(box).all():
+            raise ValueError(f"{path}: a box of image {image} is not finite")
+        low, high = low.clip(0, 1), high.clip(0, 1)
+        boxes[image] = np.concatenate(((low + high) / 2, high - low), 1).astype(np.float32)[
+            (high > low).all(1)
+        ]
+    if not boxes:
+        raise ValueError(f"{path}: no boxes")
+    return boxes
+
+
+def _packed_boxes(path: Path) -> Iterable[tuple[str, NDArray[np.float64]]]:
+    """The boxes of each image in an npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            images, offset, box = (held[name] for name in ("image_id", "offset", "box"))
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not an npz file of image_id, offset and box: {error}") from None
+    counts = np.diff(offset)
+    fits = offset.shape == (len(images) + 1,) and offset[0] == 0 and offset[-1] == len(box)
+    if not fits or (counts < 0).any() or box.shape != (len(box), 4):
+        raise ValueError(
+            f"{path}: box {box.shape} and offset {offset.shape} are not the boxes of "
+            f"{len(images)} images"
+        )
+    exact = box.astype(np.float64) / (65535 if box.dtype == np.uint16 else 1)
+    names = (canonical_id(image) for image in images.tolist())
+    return zip(names, np.split(exact, offset[1:-1]), strict=True)
+
+
+def _annotated_boxes(path: Path) -> Iterable[tuple[str, NDArray[np.float64]]]:
+    """The boxes of each image in a file of COCO's annotations."""
+    document = read_json(path)
+    if not isinstance(document, dict) or "annotations" not in document:
+        raise ValueError(f"{path}: expected COCO's annotations of objects, or an npz file of boxes")
+    try:
+        sizes = {
+            canonical_id(image["id"]): (float(image["width"]), float(image["height"]))
+            for image in document["images"]
+        }
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"{path}: its 'images' are missing or have no id, width or height"
+        ) from None
+    if not isinstance(document["annotations"], list):
+        raise ValueError(f"{path}: its 'annotations' are not a list")
+    found: dict[str, list[list[float]]] = {}
+    for number, entry in enumerate(document["annotations"], start=1):
+        try:
+            image = canonical_id(entry["image_id"])
+            width, height = sizes[image]
+            left, top, across, down = map(float, entry["bbox"])
+            crowd = entry.get("iscrowd", 0)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ValueError(
+                f"{path}: annotations entry {number}: no image_id of the 'images', or no bbox of "
+                "four numbers"
+            ) from None
+        if not crowd:
+            row = [
+                (left + across / 2) / width,
+                (top + down / 2) / height,
+                across / width,
+                down / height,
+            ]
+            found.setdefault(image, []).append(row)
+    return ((image, np.array(rows)) for image, rows in found.items())

@@ -34,7 +34,8 @@ from ngsan.vision.images import ImageSource, to_square
 
 if TYPE_CHECKING:
     from ngsan.models.answerer import AnswererModel
-    from ngsan.vision.sources import GridSource, RegionSource
+    from ngsan.vision.regions import RegionSource
+    from ngsan.vision.sources import GridSource
 
 Reals = NDArray[np.float32]
 
@@ -396,7 +397,7 @@ class OnnxCells:
             return image
         return Image.fromarray(to_square(image, self._size))
 
-    def regions(self, images: Sequence[Image.Image]) -> list[Any]:
+    def regions(self, images: Sequence[Image.Image], names: Sequence[str] = ()) -> list[Any]:
         """See `RegionSource.regions`."""
         from ngsan.data.store import Regions
 

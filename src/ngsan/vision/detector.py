@@ -85,6 +85,7 @@ class Detector(Protocol):
         *,
         max_boxes: int = MAX_BOXES,
         min_score: float = MIN_SCORE,
+        by_class: bool = True,
     ) -> Detections:
         """Finds the objects of an image.
 
@@ -92,6 +93,7 @@ class Detector(Protocol):
             pixels: (S, S, 3) RGB, as `ngsan.vision.images.to_square` returns it.
             max_boxes: Limit of their number.
             min_score: Limit of their scores.
+            by_class: Whether only boxes of the same class are duplicates.
         """
 
 
@@ -124,12 +126,18 @@ class OnnxDetector:
         *,
         max_boxes: int = MAX_BOXES,
         min_score: float = MIN_SCORE,
+        by_class: bool = True,
     ) -> Detections:
         """See `Detector.detect`."""
         check_pixels(pixels, self.size)
         logits, boxes = self._session.run(["logits", "boxes"], {"images": pixels[None]})
         return select(
-            logits[0], boxes[0], max_boxes=max_boxes, min_score=min_score, scores=self._scores
+            logits[0],
+            boxes[0],
+            max_boxes=max_boxes,
+            min_score=min_score,
+            scores=self._scores,
+            by_class=by_class,
         )
 
 
@@ -141,6 +149,7 @@ def select(
     min_score: float,
     scores: NDArray[np.float32] | None = None,
     overlap: float = OVERLAP,
+    by_class: bool = True,
 ) -> Detections:
     """The detections among all anchors or queries.
 
@@ -151,18 +160,32 @@ def select(
         min_score: Limit of their scores.
         scores: (256,) the score of each byte.
         overlap: See `without_duplicates`.
+        by_class: Whether a box may be found once for each class, and only boxes of the same class
+            are duplicates.
     """
     lowest = min_score if scores is None else int(np.searchsorted(scores, min_score))
-    flat = ranks.reshape(-1)
+    flat = ranks.reshape(-1) if by_class else ranks.max(1)
     places = np.flatnonzero(flat >= lowest)
+    if len(places) > _CANDIDATES:  # a partition is faster than sorting them all
+        values = flat[places]
+        places = places[values >= np.partition(values, -_CANDIDATES)[-_CANDIDATES]]
     order = np.argsort(-flat[places].astype(np.float32), kind="stable")[:_CANDIDATES]
     places = places[order]
-    anchors, classes = np.divmod(places, ranks.shape[1])
     found, best = flat[places], ranks.max(0)
+    if by_class:
+        anchors, classes = np.divmod(places, ranks.shape[1])
+    else:
+        anchors, classes = places, ranks[places].argmax(1)
     if scores is not None:
         found, best = scores[found], scores[best]
     return best_detections(
-        boxes[anchors], found, classes, best, max_boxes=max_boxes, overlap=overlap
+        boxes[anchors],
+        found,
+        classes,
+        best,
+        max_boxes=max_boxes,
+        overlap=overlap,
+        by_class=by_class,
     )
 
 
@@ -174,6 +197,7 @@ def best_detections(
     *,
     max_boxes: int,
     overlap: float = OVERLAP,
+    by_class: bool = True,
 ) -> Detections:
     """Drops duplicates, clips boxes to the image and drops those outside it.
 
@@ -184,12 +208,14 @@ def best_detections(
         class_scores: (C,).
         max_boxes: Limit of the number of detections.
         overlap: See `without_duplicates`.
+        by_class: Whether only boxes of the same class are duplicates.
     """
     low = (boxes[:, :2] - boxes[:, 2:] / 2).clip(0, 1)
     high = (boxes[:, :2] + boxes[:, 2:] / 2).clip(0, 1)
     inside = (high > low).all(1)  # False for NaN, too
     corners = np.concatenate((low, high), 1)[inside]
-    best = without_duplicates(corners, classes[inside], max_boxes, overlap)
+    groups = classes[inside] if by_class else np.zeros(len(corners), np.int64)
+    best = without_duplicates(corners, groups, max_boxes, overlap)
     kept = np.flatnonzero(inside)[best]
     return Detections(
         np.concatenate(((low + high) / 2, high - low), 1)[kept].astype(np.float32),

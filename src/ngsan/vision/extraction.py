@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ngsan.data.ids import id_of_file
 from ngsan.data.store import Regions
 from ngsan.threads import WorkerThreads
 from ngsan.vision.decoding import shared_service
 from ngsan.vision.images import ImageError, Picture
-from ngsan.vision.sources import RegionSource
+from ngsan.vision.regions import RegionSource
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def _regions_of(
     batch: Sequence[tuple[str, Picture | str]], source: RegionSource
 ) -> Iterator[Extracted]:
     """The result for each file of a batch, in order."""
-    good = [picture for _, picture in batch if isinstance(picture, Picture)]
+    good = [(path, picture) for path, picture in batch if isinstance(picture, Picture)]
     found = iter(_each(good, source))
     for path, picture in batch:
         regions = picture if isinstance(picture, str) else next(found)
@@ -194,16 +195,18 @@ def _regions_of(
             yield Extracted(path, regions)
 
 
-def _each(pictures: Sequence[Picture], source: RegionSource) -> list[Regions | str]:
+def _each(pictures: Sequence[tuple[str, Picture]], source: RegionSource) -> list[Regions | str]:
     """The regions of each image, or an error message."""
     if not pictures:
         return []
+    images = [picture.image for _, picture in pictures]
     try:
-        made = source.regions([picture.image for picture in pictures])
+        made = source.regions(images, [id_of_file(path) for path, _ in pictures])
     except ValueError as error:
         if len(pictures) == 1:
             return [str(error)]
         return [one for picture in pictures for one in _each([picture], source)]
     return [
-        replace(regions, size=picture.size) for regions, picture in zip(made, pictures, strict=True)
+        replace(regions, size=picture.size)
+        for regions, (_, picture) in zip(made, pictures, strict=True)
     ]

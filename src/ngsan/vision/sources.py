@@ -7,7 +7,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,31 +20,11 @@ from ngsan.vision.backbone import GridBackbone, Top, build_backbone, fold_norms
 from ngsan.vision.detector import open_graph
 from ngsan.vision.hub import LIBRARIES
 from ngsan.vision.images import to_square
+from ngsan.vision.regions import RegionSource
 from ngsan.vision.torch_detectors import build_torchvision
 
 MAX_REGIONS = 36
 """Default limit of boxes per image; those with the highest scores are kept."""
-
-
-class RegionSource(Protocol):
-    """Computes the regions of images."""
-
-    feature_dim: int
-    """d, the width of the features."""
-    signature: str
-    """Identifies the source; differs for any source with other regions."""
-    min_side: int | None
-    """Width and height of an image that suffice; None for the whole image."""
-
-    def prepare(self, image: Image.Image) -> Image.Image:
-        """Preprocesses an image, in any thread; for example makes it smaller."""
-
-    def regions(self, images: Sequence[Image.Image]) -> list[Regions]:
-        """The regions of upright RGB images, prepared or not.
-
-        Raises:
-            ValueError: An image has no region.
-        """
 
 
 class GridSource:
@@ -60,11 +40,7 @@ class GridSource:
         )
         self._size, self._device = backbone.size, torch.device(device)
         self._boxes = backbone.cell_boxes().cpu().numpy()
-        made = copy.deepcopy(backbone).eval().requires_grad_(False)
-        fold_norms(made)
-        # Channels last and folded norms are twice as fast on a CPU.
-        made = made.to(self._device)
-        self._backbone = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._backbone = frozen(backbone, self._device)
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The image, resized to a square."""
@@ -73,7 +49,7 @@ class GridSource:
         return Image.fromarray(to_square(image, self._size))
 
     @torch.inference_mode()
-    def regions(self, images: Sequence[Image.Image]) -> list[Regions]:
+    def regions(self, images: Sequence[Image.Image], names: Sequence[str] = ()) -> list[Regions]:
         """All cells of all images, in one batch."""
         pixels = np.stack([np.asarray(self.prepare(image)) for image in images])
         cells = self._backbone(torch.from_numpy(pixels).to(self._device).permute(0, 3, 1, 2))
@@ -127,7 +103,7 @@ class OnnxDetectorSource:
             return image
         return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
 
-    def regions(self, images: Sequence[Image.Image]) -> list[Regions]:
+    def regions(self, images: Sequence[Image.Image], names: Sequence[str] = ()) -> list[Regions]:
         """The boxes of every image, one image at a time."""
         return [self._detect(image) for image in images]
 
@@ -223,7 +199,7 @@ class TorchvisionSource:
         """The image itself; the detector scales it."""
         return image
 
-    def regions(self, images: Sequence[Image.Image]) -> list[Regions]:
+    def regions(self, images: Sequence[Image.Image], names: Sequence[str] = ()) -> list[Regions]:
         """The boxes of every image, one image at a time."""
         return [self._detect(image) for image in images]
 
@@ -319,6 +295,15 @@ def open_source(
         f"unknown source {text!r}; use grid, grid:NAME, hf:NAME, timm:NAME, onnx:FILE or "
         "torchvision:NAME"
     )
+
+
+def frozen(backbone: GridBackbone, device: torch.device) -> GridBackbone:
+    """A copy of a backbone for inference."""
+    made = copy.deepcopy(backbone).eval().requires_grad_(False)
+    fold_norms(made)
+    # Channels last and folded norms are twice as fast on a CPU.
+    made = made.to(device)
+    return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def weights_hash(module: nn.Module) -> str:

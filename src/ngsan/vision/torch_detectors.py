@@ -69,6 +69,7 @@ class HuggingFaceDetector:
         *,
         max_boxes: int = MAX_BOXES,
         min_score: float = MIN_SCORE,
+        by_class: bool = True,
     ) -> Detections:
         """See `Detector.detect`."""
         check_pixels(pixels, self.size)
@@ -82,7 +83,12 @@ class HuggingFaceDetector:
         boxes = found.pred_boxes[0].float().cpu().numpy()
         # These models are trained to find every object once.
         return select(
-            scores.cpu().numpy(), boxes, max_boxes=max_boxes, min_score=min_score, overlap=1.0
+            scores.cpu().numpy(),
+            boxes,
+            max_boxes=max_boxes,
+            min_score=min_score,
+            overlap=1.0,
+            by_class=by_class,
         )
 
 
@@ -115,6 +121,7 @@ class TorchvisionDetector:
         *,
         max_boxes: int = MAX_BOXES,
         min_score: float = MIN_SCORE,
+        by_class: bool = True,
     ) -> Detections:
         """See `Detector.detect`."""
         check_pixels(pixels, self.size)
@@ -134,6 +141,7 @@ class TorchvisionDetector:
             classes[order],
             class_scores,
             max_boxes=max_boxes,
+            by_class=by_class,
         )
 
 
