@@ -5,7 +5,7 @@
 
 The copy has the ids and the scores of the main metric on each split, rounded to one decimal place,
 but not the texts: about 29 kB for 5,000 images instead of 72. Its tables have the same values, and
-the paired test works. Tables, figures and configurations beside the ledger are not copied.
+the test over seeds and images works. Tables, figures and configurations are not copied.
 """
 
 import argparse

@@ -1,16 +1,18 @@
-"""The paired test when outputs of some runs are missing, against all swaps of twelve images."""
+"""Differences are paired by seed, and the test over seeds and images needs all outputs."""
 
-import itertools
+import statistics
 
 import numpy as np
 import pytest
 
 from ngsan.reproduce.ledger import Ledger, Written
 from ngsan.reproduce.report import build_report
+from ngsan.reproduce.statistics import critical_value, p_over_seeds_and_units, student_tail
+from ngsan.reproduce.tables import Row, Table
 from tests.reproduce.tiny_ledgers import (
     TABLE,
     add_runs_with_scores,
-    p_values,
+    difference_rows,
     remove_outputs,
     report,
     runs_of,
@@ -18,8 +20,8 @@ from tests.reproduce.tiny_ledgers import (
 )
 
 IMAGES = 12
-SHIFTS = {"SAN": (0, 0, 0), "N-SAN": (10, -15, 25), "G-SAN": (20, 5, -20)}
-"""Added to the scores of each seed, so that the p-value shows which seeds were used."""
+SHIFTS = {"SAN": (0, 0, 0, 0), "N-SAN": (10, -15, 25, 5), "G-SAN": (20, 5, -20, 30)}
+"""Added to the scores of each seed."""
 
 
 @pytest.fixture
@@ -31,112 +33,95 @@ def scores():
     }
 
 
-def exact(first, second):
-    """The exact p-value of the scores of each seed, over all swaps."""
-    difference = np.mean(first, axis=0) - np.mean(second, axis=0)
-    signs = np.array(list(itertools.product((-1, 1), repeat=len(difference))))
-    return (np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9).mean()
+def found(folder):
+    """The differences of the table, by name."""
+    seeds = range(4)
+    wanted = runs_of(TABLE, seeds, list(SHIFTS))
+    return {each.name: each for each in build_report(TABLE, wanted, Ledger(folder)).differences}
 
 
-def expected(scores, label, seeds, its_seeds=None):
-    return exact(
-        [scores[label][seed] for seed in seeds],
-        [scores["SAN"][seed] for seed in its_seeds or seeds],
-    )
-
-
-def sentence(folder):
-    """The sentence about the test below the Markdown table."""
-    after = table_text(folder).split("|\n")[-1].strip().splitlines()
-    return next((line for line in after if line.startswith("The test by")), None)
-
-
-TOLERANCE = 0.015
-"""For 10,000 random swaps of the 4,096 possible ones."""
+def mean(scores, label, seed):
+    return round(sum(map(float, scores[label][seed])) / IMAGES, 4)
 
 
 @pytest.mark.parametrize(
-    ("lost", "of_n", "of_g"),
+    ("missing", "of_n", "of_g"),
     [
-        ({"N-SAN": (2,)}, (0, 1), (0, 1, 2)),
-        ({"SAN": (2,)}, (0, 1), (0, 1)),
-        ({"SAN": (0,), "N-SAN": (2,), "G-SAN": (1,)}, (1,), (2,)),
-        ({"SAN": (1, 2)}, (0,), (0,)),
+        ({}, (0, 1, 2, 3), (0, 1, 2, 3)),
+        ({"SAN": (1,)}, (0, 2, 3), (0, 2, 3)),
+        ({"N-SAN": (0,), "G-SAN": (2,)}, (1, 2, 3), (0, 1, 3)),
+        ({"SAN": (0,), "N-SAN": (3,)}, (1, 2), (1, 2, 3)),
     ],
 )
-def test_test_uses_the_seeds_available_in_both_rows(tmp_path, scores, lost, of_n, of_g):
+def test_only_common_seeds_are_compared(tmp_path, scores, missing, of_n, of_g):
+    for label, seeds in missing.items():
+        for seed in seeds:
+            del scores[label][seed]
     add_runs_with_scores(tmp_path, scores)
-    for label, seeds in lost.items():
-        remove_outputs(tmp_path, label, *seeds)
+    differences = found(tmp_path)
     assert report(tmp_path) == 0
-    found = {label: float(cells[0]) for label, cells in p_values(tmp_path).items() if cells[0]}
+    shown = difference_rows(tmp_path)
     for label, seeds in (("N-SAN", of_n), ("G-SAN", of_g)):
-        wanted = expected(scores, label, seeds)
-        assert found[label] == pytest.approx(wanted, abs=TOLERANCE)
-        for number in (1, 2, 3):  # other choices of seeds give other p-values
-            for others in itertools.combinations(range(3), number):
-                if others != seeds:
-                    assert abs(expected(scores, label, others) - wanted) > 2 * TOLERANCE
-    lines = build_report(TABLE, runs_of(TABLE, range(3), list(scores)), Ledger(tmp_path)).lines
-    assert [line.paired_seeds for line in lines[1:]] == [of_n, of_g]
+        each = differences[f"{label} − SAN"]
+        values = [mean(scores, label, seed) - mean(scores, "SAN", seed) for seed in seeds]
+        assert each.seeds == seeds
+        assert each.values == pytest.approx(values)
+        assert each.mean == pytest.approx(statistics.mean(values))
+        if len(seeds) < 3:
+            assert each.interval is each.over_seeds is each.over_both is None
+            continue
+        error = statistics.stdev(values) / len(seeds) ** 0.5
+        half = critical_value(len(seeds) - 1) * error
+        assert each.interval == pytest.approx((each.mean - half, each.mean + half))
+        tail = student_tail(abs(each.mean) / error, len(seeds) - 1)
+        assert each.over_seeds == pytest.approx(2 * tail)
+        by_image = [scores[label][seed] - scores["SAN"][seed] for seed in seeds]
+        assert each.over_both == pytest.approx(p_over_seeds_and_units(np.array(by_image)))
+        assert shown[each.name][1] == f"{each.mean:+.1f}"
+        assert shown[each.name][2] == f"{each.interval[0]:+.1f} to {each.interval[1]:+.1f}"
+        assert shown[each.name][3:] == [f"{each.over_seeds:.3f}", f"{each.over_both:.3f}"]
 
 
-def test_cell_is_empty_without_a_common_seed(tmp_path, scores):
+def test_test_over_images_needs_the_outputs_of_all_seeds(tmp_path, capsys, scores):
     add_runs_with_scores(tmp_path, scores)
-    assert report(tmp_path) == 0
-    whole = p_values(tmp_path)
-    remove_outputs(tmp_path, "SAN", 0, 1)
+    whole = found(tmp_path)
     remove_outputs(tmp_path, "N-SAN", 2)
-    remove_outputs(tmp_path, "G-SAN", 2)
+    differences = found(tmp_path)
+    assert differences["G-SAN − SAN"] == whole["G-SAN − SAN"]
+    assert differences["N-SAN − SAN"].over_both is None
+    assert differences["N-SAN − SAN"].over_seeds == whole["N-SAN − SAN"].over_seeds
     assert report(tmp_path) == 0
-    assert p_values(tmp_path) == {label: ["", cells[1]] for label, cells in whole.items()}
-    assert sentence(tmp_path) is None
+    text = "The p by seeds and images is blank where the outputs of a run are missing."
+    assert text in table_text(tmp_path)
+    assert text in " ".join(capsys.readouterr().out.split())
 
 
-def test_all_seeds_are_used_when_all_outputs_are_available(tmp_path, scores):
-    del scores["N-SAN"][1], scores["G-SAN"][2]
+def test_two_seeds_have_no_interval(tmp_path, capsys, scores):
+    for label in scores:
+        del scores[label][1], scores[label][3]
     add_runs_with_scores(tmp_path, scores)
     assert report(tmp_path) == 0
-    found = p_values(tmp_path)
-    for label, seeds in (("N-SAN", (0, 2)), ("G-SAN", (0, 1))):
-        wanted = expected(scores, label, seeds, (0, 1, 2))
-        assert float(found[label][0]) == pytest.approx(wanted, abs=TOLERANCE)
-    assert sentence(tmp_path) is None
-    assert table_text(tmp_path).endswith("|\n\n5 runs are not finished.\n")
+    assert all(row[2:] == ["", "", ""] for row in difference_rows(tmp_path).values())
+    assert "An interval needs 3 seeds that both rows have." in table_text(tmp_path)
+    assert "80 %" not in table_text(tmp_path)
 
 
-END = "; the outputs of the other runs are not available."
-
-
-@pytest.mark.parametrize(
-    ("lost", "seeds_text"),
-    [
-        ({"SAN": (2,)}, "seeds 0 and 1 only"),
-        ({"SAN": (0, 2)}, "seed 1 only"),
-        ({"N-SAN": (0,), "G-SAN": (0,)}, "seeds 1 and 2 only"),
-        ({"N-SAN": (2,)}, 'seeds 0 and 1 only for "N-SAN"'),
-        ({"SAN": (2,), "G-SAN": (0, 1)}, "seeds 0 and 1 only"),
-        (
-            {"SAN": (0,), "G-SAN": (2,)},
-            'seeds 1 and 2 only for "N-SAN", and seed 1 only for "G-SAN"',
-        ),
-    ],
-)
-def test_table_and_terminal_name_the_seeds_of_the_test(tmp_path, capsys, scores, lost, seeds_text):
+def test_rows_without_a_common_seed_have_no_difference(tmp_path, scores):
+    del scores["SAN"][2], scores["SAN"][3], scores["N-SAN"][0], scores["N-SAN"][1]
     add_runs_with_scores(tmp_path, scores)
-    for label, seeds in lost.items():
-        remove_outputs(tmp_path, label, *seeds)
+    assert list(found(tmp_path)) == ["G-SAN − SAN"]
     assert report(tmp_path) == 0
-    assert sentence(tmp_path) == f"The test by images uses {seeds_text}{END}"
-    assert f"The test by images uses {seeds_text}{END}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_missing_seed_of_the_baseline_is_reported(tmp_path, scores):
-    del scores["N-SAN"][2], scores["G-SAN"]
-    add_runs_with_scores(tmp_path, scores)
-    remove_outputs(tmp_path, "SAN", 2)
-    assert report(tmp_path) == 0
-    assert sentence(tmp_path) == f"The test by images uses seeds 0 and 1 only{END}"
+def test_rows_are_compared_with_their_own_row_and_by_contrasts():
+    rows = tuple(Row(label, {}, against="B" if label == "C" else "") for label in "ABC")
+    table = Table("small", "Three", "Table 0", rows, contrasts=(("C", "A"),))
+    pairs = [(row.label, row.against) for row in table.rows]
+    assert pairs == [("A", ""), ("B", ""), ("C", "B")]
+    with pytest.raises(ValueError, match="table small: it has no row 'D'"):
+        Table("small", "Three", "Table 0", rows, contrasts=(("C", "D"),))
+    with pytest.raises(ValueError, match="it has no row 'D'"):
+        Table("small", "Three", "Table 0", (*rows, Row("E", {}, against="D")))
 
 
 def rewrite(folder, label, seed, order, names=str):
@@ -159,10 +144,10 @@ def test_images_are_matched_by_id(tmp_path, scores, label, seed):
     add_runs_with_scores(tmp_path, scores)
     rewrite(tmp_path, label, seed, np.random.default_rng(3).permutation(IMAGES))
     assert report(tmp_path) == 0
-    found = p_values(tmp_path)
     for other in ("N-SAN", "G-SAN"):
-        wanted = expected(scores, other, (0, 1, 2))
-        assert float(found[other][0]) == pytest.approx(wanted, abs=TOLERANCE)
+        by_image = [scores[other][seed] - scores["SAN"][seed] for seed in range(4)]
+        expected = p_over_seeds_and_units(np.array(by_image))
+        assert found(tmp_path)[f"{other} − SAN"].over_both == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("label", "seed"), [("SAN", 1), ("N-SAN", 0)])

@@ -34,14 +34,11 @@ def shown(name, **without):
             cells={
                 metric: Cell((50.0,), 50.0, None, row.paper.get(metric)) for metric in table.metrics
             },
-            over_units=None,
-            paired_seeds=(0,),
-            over_seeds=None,
             curves=((50.0,),),
         )
         for row in table.rows
     )
-    made = Report(table, "val", "images", table.metrics, table.rows[0].label, lines, {}, 0)
+    made = Report(table, "val", "images", table.metrics, table.rows[0].label, lines, (), {}, 0)
     return dataclasses.replace(made, **without)
 
 

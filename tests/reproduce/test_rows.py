@@ -33,7 +33,7 @@ def test_table_shows_all_finished_rows(tmp_path):
         assert all(f"| {label} |" in text for label in made)
         assert f"{4 - len(made)} runs are not finished" in text
     # All available rows are compared with the first row of the table.
-    assert "difference of CIDEr from SAN" in text
+    assert "| G-SAN − SAN | 1 |" in text
 
 
 def test_report_only_with_rows_raises(tmp_path, capsys):

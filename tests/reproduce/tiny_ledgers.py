@@ -55,7 +55,7 @@ def add_runs(folder, *, table=TABLE, rows=tuple(CIDER), seeds=2, **about):
 def add_runs_with_scores(folder, scores):
     """Adds runs of `TABLE` with the given CIDEr of each image, by row and seed."""
     ledger = Ledger(folder)
-    for run in runs_of(TABLE, range(3), list(scores)):
+    for run in runs_of(TABLE, range(4), list(scores)):
         if run.config.seed in scores[run.label]:
             mine = [float(score) for score in scores[run.label][run.config.seed]]
             add_run(ledger, run, round(sum(mine) / len(mine), 4), mine)
@@ -78,9 +78,8 @@ def table_text(folder):
     return (folder / f"{TABLE.name}.md").read_text()
 
 
-def p_values(folder):
-    """The last two cells of each row of the Markdown table."""
+def difference_rows(folder):
+    """The cells of each difference in the Markdown table, by its name."""
     lines = [line for line in table_text(folder).splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    labels = {row.label for row in TABLE.rows}
-    return {row[0]: row[-2:] for row in rows if row[0] in labels}
+    return {row[0]: row[1:] for row in rows if " − " in row[0]}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from ngsan.atomic_io import folder_lock, write_text
@@ -314,15 +315,47 @@ def _measure_spice(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, spl
 
 
 def _print_table(report: "Report") -> None:
-    from ngsan.reproduce.report import header, missing_note, paper_note, rows, seeds_note
+    from ngsan.reproduce.report import (
+        differences_header,
+        differences_note,
+        differences_rows,
+        header,
+        missing_note,
+        paper_note,
+        power_notes,
+        rows,
+    )
 
     console = open_console(results=True)
-    table, heads, lines = report.table, header(report), rows(report)
-    shown = RichTable(title=f"{table.title} ({table.place}, {report.split})")
+    table = report.table
+    title = f"{table.title} ({table.place}, {report.split})"
+    _print_rows(
+        console, title, header(report), rows(report), {"M", *report.metrics} - {table.metric}
+    )
+    notes = [paper_note(report)]
+    if report.differences:
+        heads = differences_header(report)
+        _print_rows(console, "Differences", heads, differences_rows(report), {"seeds", heads[-1]})
+        notes += [differences_note(report), *power_notes(report)]
+    for text in (*notes, missing_note(report)):
+        if text:
+            console.print(text, markup=False)
+
+
+def _print_rows(
+    console: Console,
+    title: str,
+    heads: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    dispensable: Collection[str],
+) -> None:
+    """Prints a table, without its dispensable columns if the terminal is narrow."""
+    shown = RichTable(title=title)
     max_length = max(len(cells[0]) for cells in lines)
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     needed = sum(widths) - max_length + min(_LABEL, max_length) + _BORDER * len(widths) + 1
-    dispensable = {"M", *report.metrics} - {table.metric} if console.width < needed else ()
+    if console.width >= needed:
+        dispensable = ()
     kept = [number for number, head in enumerate(heads) if head not in dispensable]
     for number in kept:
         # On narrow terminals, labels take two lines: numbers cannot be cut.
@@ -333,9 +366,6 @@ def _print_table(report: "Report") -> None:
     for cells in lines:
         shown.add_row(*(cells[number] for number in kept))
     console.print(shown)
-    for text in (paper_note(report), seeds_note(report), missing_note(report)):
-        if text:
-            console.print(text, markup=False)
 
 
 def _draw_weights(wanted: "Sequence[Wanted]", ledger: Ledger) -> None:

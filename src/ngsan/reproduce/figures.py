@@ -1,7 +1,7 @@
 """Figures of tables, and a page of captions of two models side by side.
 
-The figures show differences from one row, differences over layers, or curves over epochs. Bars are
-standard deviations over the seeds, as in the tables.
+The figures show differences from one row, differences over layers, or curves over epochs. Bars of
+differences are their intervals, other bars standard deviations over the seeds, as in the tables.
 """
 
 import io
@@ -28,7 +28,7 @@ _ROW, _AROUND = 0.4, 1.05
 _ABOVE = 0.2
 """Offset, in rows, of dots above the bar, which would hide them."""
 
-_SPREAD = "ours: mean ± standard deviation; dots: seeds"
+_INTERVAL = "ours: mean and 95 % interval; dots: seeds"
 
 
 def draw(report: Report, path: str | Path) -> None:
@@ -52,30 +52,46 @@ def draw(report: Report, path: str | Path) -> None:
 
 
 def _differences(axes: Any, report: Report) -> None:
-    """The main metric of each row minus the base row's: ours with its spread, and the paper's."""
+    """The main metric of each row minus its base row's: ours with the interval, and the paper's."""
     metric = report.table.metric
-    base = _base(report)
-    cells = [line.cells[metric] for line in report.lines]
-    places = range(len(cells))
+    places = {line.label: place for place, line in enumerate(report.lines)}
+    found = {each.label: each for each in reversed(report.differences)}  # the first of each row
+    bases = {label for label in places if label not in found}
+    shown = [found[label] for label in places if label in found]
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
-    ours = [cell.mean - base.mean for cell in cells]
-    several = any(cell.deviation is not None for cell in cells)
-    spread = [_spread(cell) for cell in cells] if several else None
-    label = _SPREAD if several else "ours, a run each"
-    axes.errorbar(ours, places, xerr=spread, fmt="o", color=_OURS, capsize=3, label=label)
-    for place, cell in enumerate(cells if several else ()):
-        values = [value - base.mean for value in cell.values]
-        heights = [place - _ABOVE] * len(values)
-        axes.plot(values, heights, ".", color=_OURS, alpha=0.6, markersize=5)
-    known = _paper(list(zip(places, cells, strict=True)), base)
+    axes.plot([0] * len(bases), [places[label] for label in bases], "o", color="0.6")
+    heights = [places[each.label] for each in shown]
+    ours = [each.mean for each in shown]
+    several = any(each.interval for each in shown)
+    # Half of the interval; NaN, which draws no bar, without one.
+    bars = [(each.interval[1] - each.mean) if each.interval else math.nan for each in shown]
+    label = _INTERVAL if several else "ours; no interval with so few seeds"
+    axes.errorbar(
+        ours, heights, xerr=bars if several else None, fmt="o", color=_OURS, capsize=3, label=label
+    )
+    for each, height in zip(shown, heights, strict=True):
+        if len(each.values) > 1:
+            above = [height - _ABOVE] * len(each.values)
+            axes.plot(each.values, above, ".", color=_OURS, alpha=0.6, markersize=5)
+    cells = {line.label: line.cells[metric] for line in report.lines}
+    known = [
+        (paper - theirs, height)
+        for each, height in zip(shown, heights, strict=True)
+        if (paper := cells[each.label].paper) is not None
+        and (theirs := cells[each.base].paper) is not None
+    ]
     if known:
-        found, printed = zip(*known, strict=True)
-        axes.plot(printed, found, "D", color=_PAPER, fillstyle="none", label="paper")
-    axes.set_yticks(places, [line.label for line in report.lines])
-    axes.set_ylim(len(cells) - 0.5, -0.5)  # the first on top
+        axes.plot(*zip(*known, strict=True), "D", color=_PAPER, fillstyle="none", label="paper")
+    axes.set_yticks(list(places.values()), list(places))
+    axes.set_ylim(len(places) - 0.5, -0.5)  # the first on top
     # Rows have the same height in every figure, so that dots are close to their bars.
-    axes.figure.set_figheight(_AROUND + _ROW * len(cells))
-    axes.set_xlabel(f"{metric} less that of {report.base} ({base.mean:.1f})")
+    axes.figure.set_figheight(_AROUND + _ROW * len(places))
+    others = {each.base for each in shown}
+    if len(others) == 1:
+        (base,) = others
+        axes.set_xlabel(f"{metric} less that of {base} ({cells[base].mean:.1f})")
+    else:
+        axes.set_xlabel(f"difference of {metric}")
 
 
 def _base(report: Report) -> Cell:

@@ -115,6 +115,9 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's values by metric."""
 
+    against: str = ""
+    """The row it is compared with; empty for the table's."""
+
     def fits(self, model: Mapping[str, Any]) -> bool:
         """Whether a model's configuration has the keys of this row."""
         return all(model.get(key) == value for key, value in self.model.items())
@@ -137,6 +140,9 @@ class Table:
 
     compared_with: str = ""
     """The row that the others are compared with; empty for the first."""
+
+    contrasts: tuple[tuple[str, str], ...] = ()
+    """Further pairs of rows to compare: the first less the second."""
 
     recipe: str = "reproduce"
     """The recipe that the rows change."""
@@ -163,8 +169,10 @@ class Table:
         labels = [row.label for row in self.rows]
         if len(set(labels)) < len(labels):
             raise ValueError(f"table {self.name}: two rows have the same label")
-        if self.compared_with and self.compared_with not in labels:
-            raise ValueError(f"table {self.name}: it has no row {self.compared_with!r}")
+        compared = {self.compared_with, *(row.against for row in self.rows)}
+        compared.update(label for pair in self.contrasts for label in pair)
+        if unknown := compared - {"", *labels}:
+            raise ValueError(f"table {self.name}: it has no row {min(unknown)!r}")
         if self.metric not in self.metrics:
             raise ValueError(f"table {self.name}: {self.metric} is not among its metrics")
 
@@ -187,16 +195,23 @@ def _named(model: str, **more: Any) -> dict[str, Any]:
 
 
 def _rows(
-    models: Mapping[str, Mapping[str, Any]], printed: Mapping[str, Values] | None = None
+    models: Mapping[str, Mapping[str, Any]],
+    printed: Mapping[str, Values] | None = None,
+    against: Mapping[str, str] | None = None,
 ) -> tuple[Row, ...]:
-    """Rows of labels and models, with the paper's values for these labels."""
-    known = printed or {}
-    return tuple(Row(label, model, known.get(label, {})) for label, model in models.items())
+    """Rows of labels and models, with the paper's values and the rows to compare with."""
+    known, others = printed or {}, against or {}
+    return tuple(
+        Row(label, model, known.get(label, {}), others.get(label, ""))
+        for label, model in models.items()
+    )
 
+
+_DEPTHS = (1, 2, 4, 6)
 
 _LAYERS = {
     f"{label}, L = {layers}": _named(model, layers=layers)
-    for layers in (1, 2, 4, 6)
+    for layers in _DEPTHS
     for label, model in (("SAN", "san"), ("N-SAN", "n-san"))
 }
 
@@ -206,6 +221,8 @@ _MODELS = {
     "G-SAN": _named("g-san"),
     "NG-SAN": _named("ng-san"),
 }
+
+_NG_LESS_G = (("NG-SAN", "G-SAN"),)
 
 _OTHERS = {
     "SAN": _named("san"),
@@ -223,7 +240,11 @@ TABLES: dict[str, Table] = {
             "layers",
             "SAN and N-SAN by the number of layers",
             "Table 1",
-            _rows(_LAYERS, PAPER_LAYERS),
+            _rows(
+                _LAYERS,
+                PAPER_LAYERS,
+                against={f"N-SAN, L = {layers}": f"SAN, L = {layers}" for layers in _DEPTHS},
+            ),
             paper_of=AFTER_SELF_CRITICAL,
             figure="layers",
         ),
@@ -278,12 +299,14 @@ TABLES: dict[str, Table] = {
                 PAPER_GEOMETRY,
             ),
             paper_of=AFTER_SELF_CRITICAL,
+            contrasts=(("query-dependent (G-SAN)", "absolute"),),
         ),
         Table(
             "models-cross-entropy",
             "The four models after cross-entropy",
             "Table 6",
             _rows(_MODELS),
+            contrasts=_NG_LESS_G,
             split="test",
         ),
         Table(
@@ -292,6 +315,7 @@ TABLES: dict[str, Table] = {
             "Table 6",
             _rows(_MODELS, PAPER_MODELS),
             paper_of=AFTER_SELF_CRITICAL,
+            contrasts=_NG_LESS_G,
             phase=SELF_CRITICAL,
             split="test",
         ),
