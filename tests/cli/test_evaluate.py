@@ -72,6 +72,21 @@ def test_captions_equal_direct_decoding_and_scores_are_written(home, tmp_path, c
     assert "wrote 23 captions to" in capsys.readouterr().out
 
 
+def test_subset_of_a_split_is_scored_separately(home, tmp_path, capsys):
+    words = ["--data", home / "scenes", "--output", tmp_path / "r.json", "--metrics", "CIDEr"]
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join([*scenes().ids[:7], "elsewhere"]))
+    assert run(home, *words, "--subset", few, "--report", tmp_path / "report.json") == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["counts"]["images"] == 23
+    assert report["subset"]["counts"]["images"] == 7
+    few.write_text("elsewhere")
+    (tmp_path / "r.json").unlink()
+    assert run(home, *words, "--subset", few) == 2
+    assert "--subset: no image of the split is in" in capsys.readouterr().err
+    assert not (tmp_path / "r.json").exists()
+
+
 def test_clip_model_uses_the_features_of_the_dataset(tmp_path):
     width = 704  # the width of frame features of the shipped photo model
     of_clips = {"frame_grid": 1, "positions": "sinusoidal", "geometry": "absolute"}

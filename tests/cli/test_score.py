@@ -301,6 +301,29 @@ def test_ids_option_selects_images(scored, files):
     assert read(files / "s.json") == read(files / "five_scores.json")
 
 
+@pytest.mark.parametrize("kind", ["txt", "json"])
+def test_subset_is_scored_as_if_alone(scored, files, capsys, kind):
+    ids = [str(entry["image_id"]) for entry in read(files / "first.json")]
+    few = write(files / "few.txt", "\n".join(ids[:5]))
+    listed = write(files / f"listed.{kind}", "\n".join([*ids[:5], "99999999"]))
+    if kind == "json":
+        write(listed, {"images": [{"id": int(image)} for image in [*ids[:5], "99999999"]]})
+    scored(*QUICK, "--ids", few, "--output", files / "alone.json")
+    words = [*QUICK, "--subset", listed, "--report", files / "r.json"]
+    status, printed = scored(*words, "--output", files / "all.json")
+    assert status == 0
+    assert f"only the images of {listed}:" in printed.out
+    assert "images: 20" in printed.out
+    assert "images: 5" in printed.out
+    report = read(files / "r.json")
+    assert report["subset"]["scores"] == read(files / "alone.json")
+    assert report["scores"] == read(files / "all.json") != report["subset"]["scores"]
+    write(files / "other.txt", "99999999")
+    status, printed = scored(*QUICK, "--subset", files / "other.txt")
+    assert status == 2
+    assert "no scored image is in" in printed.err
+
+
 def test_comparison(scored, files):
     scored(*QUICK, "--output", files / "one.json")
     run(files / "second.json", "--references", files / "references.json", *QUICK,

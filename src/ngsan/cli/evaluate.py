@@ -11,12 +11,12 @@ from rich.table import Table
 from ngsan.atomic_io import write_output
 from ngsan.cli.output import check_outputs, open_console, progress_bar, say
 from ngsan.cli.parser import DECODING, Command, Parser, decoding_of
-from ngsan.cli.score import SCORE, metric_names, score_file
+from ngsan.cli.score import SCORE, listed_ids, metric_names, score_file
 from ngsan.cli.score_outputs import print_translation_scores, write_translation_scores
 from ngsan.config import DecodingConfig
 from ngsan.data.captions import CAPTIONS, read_captions
-from ngsan.data.results import check_submission, is_submission, read_image_ids, write_results
-from ngsan.data.splits import canonical_split, read_id_list
+from ngsan.data.results import check_submission, is_submission, write_results
+from ngsan.data.splits import canonical_split
 from ngsan.predict.captioner import Captioner, load
 from ngsan.search import Constraints
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ngsan.config import AnswererConfig
     from ngsan.models import AnswererModel
 
-_CAPTIONS_ONLY = ("ids", "images", "metrics", "report", *DECODING)
+_CAPTIONS_ONLY = ("ids", "images", "metrics", "report", "subset", *DECODING)
 
 
 def _add_options(parser: Parser) -> None:
@@ -54,7 +54,7 @@ def _add_options(parser: Parser) -> None:
         "line, or COCO's JSON with a list of images",
     )
     parser.option("scores", metavar="FILE", help="write the scores to this file, as JSON")
-    parser.options("metrics", "report")
+    parser.options("metrics", "report", "subset")
     parser.option(
         "batch-size",
         help="images (default: 50), questions (512) or subwords of sentences (4000) per batch",
@@ -108,11 +108,13 @@ def _task_of(model: str) -> str:
 def _evaluate_captions(options: argparse.Namespace) -> None:
     decoding = decoding_of(options, DecodingConfig())
     target, ids_file = Path(options.output), options.ids
-    for name in ("metrics", "scores", "report"):
+    for name in ("metrics", "scores", "report", "subset"):
         if getattr(options, name) is not None and ids_file is not None:
             raise ValueError(f"--{name} does not apply to --ids, which is not scored")
     metric_names(options.metrics)
-    ids = _split_ids(options.data, options.split) if ids_file is None else _listed_ids(ids_file)
+    ids = _split_ids(options.data, options.split) if ids_file is None else listed_ids(ids_file)
+    if options.subset is not None and not set(listed_ids(options.subset)).intersection(ids):
+        raise ValueError(f"--subset: no image of the split is in {options.subset}")
     model = _open(options.model, options.device, options.precision)
     Constraints.of(decoding, model.vocabulary)  # reports words that the model lacks at once
     console = open_console()
@@ -124,7 +126,12 @@ def _evaluate_captions(options: argparse.Namespace) -> None:
     if ids_file is None:
         parser = SCORE.parser("ngsan evaluate")
         words = [options.output, "--references", options.data, "--split", options.split]
-        chosen = {"output": options.scores, "metrics": options.metrics, "report": options.report}
+        chosen = {
+            "output": options.scores,
+            "metrics": options.metrics,
+            "report": options.report,
+            "subset": options.subset,
+        }
         words += [f"--{name}={value}" for name, value in chosen.items() if value is not None]
         words += ["--quiet"] * options.quiet + ["--verbose"] * options.verbose
         score_file(parser.parse(words), options.output, options.data)
@@ -179,13 +186,6 @@ def _split_ids(data: str, split: str) -> list[str]:
         known = ", ".join(f"{name} ({len(ids):,} images)" for name, ids in splits.items())
         raise ValueError(f"{Path(data) / CAPTIONS} has no split {split!r}, only {known}")
     return splits[split]
-
-
-def _listed_ids(path: str) -> list[str]:
-    ids = read_image_ids(path) if Path(path).suffix == ".json" else list(read_id_list(path))
-    if not ids:
-        raise ValueError(f"--ids: {path} lists no image")
-    return ids
 
 
 def _open(model: str, device: str, precision: str) -> Captioner:

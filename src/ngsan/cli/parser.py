@@ -219,6 +219,10 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "seed": {"metavar": "N", "type": natural, "help": "seed of the random numbers"},
     "metrics": _text("metrics to compute, separated by commas", "NAMES"),
     "report": _text("write all results to this file, as JSON"),
+    "subset": _text(
+        "also score the images that this file lists, separately: an id a line, or COCO's JSON with "
+        "a list of images"
+    ),
     "title": _text("title of the figure", "TEXT", default=""),
     "resume": {"action": "store_true", "help": "continue an interrupted run"},
     "overwrite": {"action": "store_true", "help": "replace existing data"},

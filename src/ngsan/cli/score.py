@@ -22,7 +22,7 @@ from ngsan.cli.score_outputs import (
 )
 from ngsan.data.boxes import read_object_names
 from ngsan.data.parallel.prepare import language_of
-from ngsan.data.results import check_submission, read_references, read_results
+from ngsan.data.results import check_submission, read_image_ids, read_references, read_results
 from ngsan.data.splits import read_id_list
 from ngsan.data.text_files import read_lines
 from ngsan.metrics.captions import Metric, TokenizedCaptions
@@ -48,6 +48,7 @@ Captions = list[list[list[str]]]
 _CAPTIONS_ONLY = (
     "split",
     "ids",
+    "subset",
     "boxes",
     "compare",
     "document_frequencies",
@@ -55,7 +56,7 @@ _CAPTIONS_ONLY = (
     "per_image",
     "report",
 )
-_INPUTS = ("compare", "ids", "boxes", "train", "document_frequencies")
+_INPUTS = ("compare", "ids", "subset", "boxes", "train", "document_frequencies")
 _TRANSLATIONS_ONLY = ("language", "tokenized")
 
 
@@ -74,6 +75,7 @@ def _add_options(parser: Parser) -> None:
     )
     parser.option("split", help="split of a dataset folder (default: test)")
     parser.option("ids", metavar="FILE", help="score exactly these images: one id per line")
+    parser.option("subset")
     parser.option(
         "metrics",
         help=f"some of {', '.join(METRICS)}, separated by commas (default: all "
@@ -176,19 +178,36 @@ def score_file(options: argparse.Namespace, results: str, references: str) -> No
     check_outputs(outputs, [results, references, *inputs])
     if options.per_image and Path(options.per_image).suffix.lower() not in PER_IMAGE:
         raise ValueError(f"--per-image: {options.per_image} must end in {', '.join(PER_IMAGE)}")
+    console = open_console(results=True)
+    subset = None if options.subset is None else listed_ids(options.subset)
     with open_console().status("reading") as status:
         outcome = _score(options, results, references, status)
-    print_outcome(open_console(results=True), outcome)
+        part = subset and _score(options, results, references, status, subset)
+    print_outcome(console, outcome)
+    if part:
+        say(console, f"only the images of {options.subset}:")
+        print_outcome(console, part)
     if options.output:
         write_scores(options.output, outcome.system.scores)
     if options.per_image:
         write_per_image(options.per_image, outcome.system.scores)
     if options.report:
-        write_report(options.report, outcome)
+        write_report(options.report, outcome, part or None)
 
 
-def _score(options: argparse.Namespace, results: str, references: str, status: "Status") -> Outcome:
-    """Reads, scores and compares; shows on the way what it does."""
+def listed_ids(path: str) -> list[str]:
+    """The image ids in a file: one a line, or COCO's JSON with a list of images."""
+    return read_image_ids(path) if Path(path).suffix == ".json" else list(read_id_list(path))
+
+
+def _score(
+    options: argparse.Namespace,
+    results: str,
+    references: str,
+    status: "Status",
+    subset: Sequence[str] | None = None,
+) -> Outcome:
+    """Reads, scores and compares, of a subset only that; shows on the way what it does."""
     if not 0 < options.level < 100:
         raise ValueError(f"--level: {options.level:g} is not between 0 and 100")
     if options.resamples < 0:
@@ -201,6 +220,10 @@ def _score(options: argparse.Namespace, results: str, references: str, status: "
     truth = read_references(references, split=split)
     others = None if options.compare is None else read_results(options.compare)
     chosen = _choose(options, results, references, captions, truth, others)
+    if subset is not None:
+        chosen = set(chosen).intersection(subset)
+        if not chosen:
+            raise ValueError(f"--subset: no scored image is in {options.subset}")
     scored = {image: texts for image, texts in truth.items() if image in chosen}
     tokenized = TokenizedCaptions.tokenize({name: captions[name] for name in scored}, scored)
     trained = None if options.train is None else _training_captions(options.train)
@@ -431,6 +454,7 @@ SCORE = Command(
     [
         "score captions.json --references captions_val2014.json",
         "score captions.json --references mydata --split val --compare other.json",
+        "score captions.json --references mydata --subset captions_val2017.json",
         "score captions.json --references captions_val2014.json --boxes instances_val2014.json",
         "score captions.json --references mydata -o scores.json --per-image images.csv",
         "score test.out.de --references test.de --translation",

@@ -156,8 +156,15 @@ def write_per_image(path: str, scores: Scores) -> None:
     write_output(path, text)
 
 
-def write_report(path: str, outcome: Outcome) -> None:
-    """Writes everything as JSON."""
+def write_report(path: str, outcome: Outcome, subset: Outcome | None = None) -> None:
+    """Writes everything as JSON, and what is of a subset only under that key."""
+    report = _outcome(outcome)
+    if subset is not None:
+        report["subset"] = _outcome(subset)
+    write_output(path, _json(report))
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     report = {
         **_system(outcome.system),
         "references": outcome.references,
@@ -170,7 +177,7 @@ def write_report(path: str, outcome: Outcome) -> None:
         report["comparison"] = {
             name: asdict(compared) for name, compared in outcome.comparison.items()
         }
-    write_output(path, _json(report))
+    return report
 
 
 def _system(system: System) -> dict[str, Any]:
