@@ -83,3 +83,55 @@ def test_mismatched_sizes_raise(photo):
 def test_cell_boxes_are_not_saved_as_weights(photo):
     captioner, _ = photo
     assert not any("boxes" in name for name in captioner.state_dict())
+
+
+def with_objects(count):
+    torch.manual_seed(0)
+    regions = build_captioner(CONFIG).eval()
+    encoder = PhotoEncoder(Cells(), regions.encoder, objects=count)
+    return CaptionerModel(encoder, regions.decoder).eval(), regions
+
+
+def test_objects_are_regions_like_cells():
+    """Boxes of one cell and of a row of cells, whose features are known without pooling."""
+    captioner, regions = with_objects(2)
+    given, words = images(3), torch.randint(0, 12, (3, 2, 4))
+    # In a map of 2 x 2 cells, a box of no size at a cell's centre has the cell's feature.
+    boxes = torch.tensor([[0.75, 0.25, 1e-6, 1e-6], [0.5, 0.75, 1e-6, 1e-6]]).expand(3, -1, -1)
+    cells = captioner.encoder.backbone(given)
+    more = torch.stack((cells[:, 1], cells[:, 2:].mean(1)), 1)
+    places = captioner.encoder.backbone.cell_boxes().expand(3, -1, -1)
+    wanted = regions(torch.cat((cells, more), 1), torch.cat((places, boxes), 1), None, words)
+    torch.testing.assert_close(captioner(given, boxes, None, words), wanted)
+    # Cells that were computed before give the same.
+    torch.testing.assert_close(captioner(cells, boxes, None, words), wanted)
+    assert captioner.encode(given, boxes).shape == (3, 6, 16)
+    other = boxes.clone()
+    other[0, 0, 0] = 0.25
+    changed = captioner(given, other, None, words)
+    assert not torch.allclose(changed[0], wanted[0])
+    torch.testing.assert_close(changed[1:], wanted[1:])
+
+
+def test_missing_boxes_raise():
+    captioner, _ = with_objects(2)
+    for boxes in (None, torch.ones(3, 3, 4)):
+        with pytest.raises(ValueError, match=r"the model needs boxes of \(3, 2, 4\)"):
+            captioner.encode(images(3), boxes)
+    with pytest.raises(ValueError, match="objects: 4 regions cannot join the cells of backbone"):
+        CaptionerConfig(objects=4)
+    with pytest.raises(ValueError, match=r"an export does not support models with detected"):
+        CaptionerConfig(backbone="efficientnet-lite0", objects=4).require_cells("an export")
+
+
+def test_search_with_objects_equals_direct_encoding():
+    captioner, regions = with_objects(1)
+    given = images(3)
+    boxes = torch.tensor([[0.25, 0.75, 1e-6, 1e-6]]).expand(3, -1, -1)
+    cells = captioner.encoder.backbone(given).detach()
+    places = captioner.encoder.backbone.cell_boxes().expand(3, -1, -1)
+    found = Captioner.from_model(captioner, VOCABULARY).caption_regions(given, boxes)
+    wanted = Captioner.from_model(regions, VOCABULARY).caption_regions(
+        torch.cat((cells, cells[:, 2:3]), 1), torch.cat((places, boxes), 1)
+    )
+    assert found == wanted

@@ -1,4 +1,4 @@
-"""Pooling of boxes from a map, against interpolation point by point."""
+"""Regions that are pooled from the map of a backbone."""
 
 import numpy as np
 import pytest
@@ -8,40 +8,9 @@ torch = pytest.importorskip("torch")
 
 from ngsan.vision.backbone import build_backbone  # noqa: E402
 from ngsan.vision.regions import GivenBoxes  # noqa: E402
-from ngsan.vision.roi import RoiSource, pool_boxes  # noqa: E402
+from ngsan.vision.roi import RoiSource  # noqa: E402
 
 from .test_backbone import with_random_statistics  # noqa: E402
-
-
-def test_pooling_equals_interpolation_at_every_point():
-    torch.manual_seed(0)
-    maps = torch.randn(2, 5, 7, 7, dtype=torch.float64)
-    boxes = torch.rand(2, 6, 4, dtype=torch.float64) * 0.8 + 0.1
-    points = 4
-    found = pool_boxes(maps, boxes, points=points)
-    for image in range(2):
-        for region in range(6):
-            cx, cy, w, h = boxes[image, region].tolist()
-            steps = [(number + 0.5) / points - 0.5 for number in range(points)]
-            grid = torch.tensor([[[cx + w * x, cy + h * y] for x in steps] for y in steps])
-            sampled = torch.nn.functional.grid_sample(
-                maps[image : image + 1],
-                (2 * grid - 1)[None].double(),
-                align_corners=False,
-                padding_mode="border",
-            )
-            torch.testing.assert_close(
-                found[image, region], sampled[0].mean((1, 2)), atol=1e-6, rtol=1e-5
-            )
-
-
-def test_whole_image_pools_to_the_mean_and_gradients_flow():
-    maps = torch.randn(1, 3, 4, 4, requires_grad=True)
-    whole = torch.tensor([[[0.5, 0.5, 1.0, 1.0]]])
-    pooled = pool_boxes(maps, whole, points=4)
-    torch.testing.assert_close(pooled[0, 0], maps.mean((2, 3))[0])
-    pooled.sum().backward()
-    torch.testing.assert_close(maps.grad, torch.full_like(maps, 1 / 16))
 
 
 def test_source_pools_boxes_by_id():

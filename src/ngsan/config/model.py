@@ -94,6 +94,11 @@ class CaptionerConfig(_NamedModel):
     """Backbone: side of the square that images are resized to, a multiple of 32, or of the patches
     of another backbone; 0 for the side it was made for (EfficientNet: 256). Training sets it."""
 
+    objects: int = 0
+    """Backbone: detected regions of each image that join the cells, as N boxes over which the cells
+    are pooled. Training takes the first N boxes of each image in the dataset's features; for a box
+    that is missing the whole image stands in. 0 for cells alone."""
+
     positions: Literal["none", "sinusoidal"] = "none"
     """Encoding of a region's frame in a clip: none for images, sinusoidal for clips."""
 
@@ -180,6 +185,12 @@ class CaptionerConfig(_NamedModel):
 
     def _check_backbone(self) -> None:
         check_range(self, "image_size", at_least=0, at_most=_MAX_SIDE)
+        check_range(self, "objects", at_least=0, at_most=_MAX_SIDE)
+        if self.objects and self.backbone == "none":
+            raise ValueError(
+                f"objects: {self.objects} regions cannot join the cells of backbone: none; set "
+                "objects to 0, as regions come from the dataset's features anyway"
+            )
         library, _, name = self.backbone.partition(":")
         if library in HUBS and name:
             if self.backbone_config:
@@ -220,6 +231,14 @@ class CaptionerConfig(_NamedModel):
             raise ValueError(
                 f"decoder: {self.decoder!r}: {what} supports only models with the Transformer "
                 "decoder"
+            )
+
+    def require_cells(self, what: str) -> None:
+        """Raises a `ValueError` if detected regions join the cells, which `what` lacks."""
+        if self.objects:
+            raise ValueError(
+                f"objects: {self.objects}: {what} does not support models with detected regions "
+                "yet; run them with PyTorch"
             )
 
     @property

@@ -273,6 +273,10 @@ class VisionConfig:
     """Whether to initialise the backbone with pretrained weights: of ImageNet, or those that
     another backbone has on its hub."""
 
+    weights: Literal["own", "detector"] = "own"
+    """Which pretrained weights: the backbone's own, or those of the detector that ships with ngsan,
+    whose backbone is EfficientNet-Lite2 and was trained on COCO's boxes (train2017)."""
+
     lr_scale: float = 0.4
     """The backbone's learning rate as a share of the phase's; 0 freezes the backbone. The
     self-critical phase always freezes it."""

@@ -194,6 +194,7 @@ def _load(folder: Path, task: str, kind: str) -> tuple[nn.Module, Any, dict[str,
     model, config, companions = load_model(folder, task)
     if task == "captioning":
         config.require_transformer(kind)
+        config.require_cells(kind)
     saved = str(next(model.parameters()).dtype).removeprefix("torch.")
     return model.float(), config, companions, saved
 

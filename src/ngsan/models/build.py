@@ -129,7 +129,8 @@ def _captioner(config: CaptionerConfig) -> CaptionerModel:
     init_biases(captioner, config.geometry_init)
     if config.backbone == "none":
         return captioner
-    return CaptionerModel(PhotoEncoder(_backbone(config), regions), decoder)
+    encoder = PhotoEncoder(_backbone(config), regions, objects=config.objects)
+    return CaptionerModel(encoder, decoder)
 
 
 def _region_encoder(config: CaptionerConfig) -> RegionEncoder:

@@ -4,9 +4,11 @@ Shapes: `B` images, `S` side of an image, `N` regions or cells, `C` captions an 
 `D` model width, `V` vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ngsan.models.decoder import Decoder, EncoderDecoder
@@ -14,6 +16,7 @@ from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.geometry import AbsoluteGeometry, FramePositions, check_regions, relative_geometry
 from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import Packing, zero_padding
+from ngsan.nn.pooling import pool_boxes
 from ngsan.nn.recurrent import RefiningLayer
 
 
@@ -131,23 +134,30 @@ class Backbone(Protocol):
         """(N, 4) the cells as boxes, `cxcywh` relative to the image."""
 
 
+class Augment(Protocol):
+    """Changes images at random, and moves their boxes along; see `ngsan.vision.photos.augment`."""
+
+    def __call__(self, images: Tensor, boxes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Images (B, 3, S, S) and boxes (B, R, 4)."""
+
+
 class PhotoEncoder(Encoder):
-    """Encodes images: the cells of a backbone's grid are the regions.
+    """Encodes images: the cells of a backbone's grid are the regions, joined by given boxes.
 
     It replaces a `RegionEncoder`, with images as features, so training, search and checkpoints work
     as for regions.
     """
 
     takes_regions = False
-    needs_boxes = False
     boxes: Tensor
 
-    def __init__(self, backbone: nn.Module, regions: RegionEncoder) -> None:
+    def __init__(self, backbone: nn.Module, regions: RegionEncoder, *, objects: int = 0) -> None:
         """Checks that the parts fit.
 
         Args:
             backbone: See `Backbone`.
             regions: The encoder of the cells; its feature_dim is the backbone's channels.
+            objects: R, the number of given boxes that join the cells, pooled from them.
         """
         super().__init__()
         made: Backbone = backbone  # type: ignore[assignment]
@@ -157,9 +167,10 @@ class PhotoEncoder(Encoder):
                 f"{regions.feature_dim}: set feature_dim to {made.channels}"
             )
         self.backbone, self.regions = backbone, regions
+        self.objects, self.needs_boxes = objects, objects > 0
         self.size = made.size
-        self.augment: Callable[[Tensor], Tensor] | None = None
-        """Data augmentation of the images in training."""
+        self.augment: Augment | None = None
+        """Data augmentation of the images, and of their boxes, in training."""
         self.frozen = False
         self.register_buffer("boxes", made.cell_boxes(), persistent=False)
 
@@ -189,28 +200,43 @@ class PhotoEncoder(Encoder):
         Args:
             features: (B, 3, S, S) images, bytes from 0 to 255 or numbers from 0 to 1; or
                 (B, N, C) features of cells from the backbone.
-            boxes: Ignored.
-            mask: Ignored: all cells are real.
+            boxes: (B, R, 4) `cxcywh` relative to the image, the regions that join the cells; None
+                if there are none.
+            mask: Ignored: all cells and regions are real.
             record: A list that each layer's attention maps are appended to, or None.
 
         Returns:
-            (B, N, D)
+            (B, N + R, D), the cells first.
         """
-        cells = features if features.ndim == 3 else self._describe(features)
+        self._check_boxes(features, boxes)
+        cells = features
+        if features.ndim != 3:
+            images, boxes = self._prepare(features, boxes)
+            cells = self.backbone(images)
         places = self.boxes.expand(len(cells), -1, -1)
+        if boxes is not None and self.objects:
+            side = math.isqrt(cells.shape[1])
+            maps = cells.transpose(1, 2).reshape(len(cells), -1, side, side)  # (B, C, G, G)
+            cells = torch.cat((cells, pool_boxes(maps, boxes)), 1)
+            places = torch.cat((places, boxes.to(places.dtype)), 1)
         encoded: Tensor = self.regions(cells, places, record=record)
         return encoded
 
-    def _describe(self, images: Tensor) -> Tensor:
-        """The cells (B, N, C) of images."""
+    def _check_boxes(self, features: Tensor, boxes: Tensor | None) -> None:
+        shape = (len(features), self.objects, 4)
+        if self.objects and (boxes is None or boxes.shape != shape):
+            given = None if boxes is None else tuple(boxes.shape)
+            raise ValueError(f"the model needs boxes of {shape}, not {given}")
+
+    def _prepare(self, images: Tensor, boxes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Images and boxes as the backbone gets them, in training augmented."""
         if images.ndim != 4 or images.shape[1:] != (3, self.size, self.size):
             raise ValueError(
                 f"images must be (images, 3, {self.size}, {self.size}), not {tuple(images.shape)}"
             )
         if self.training and self.augment is not None:
-            images = self.augment(images)
-        cells: Tensor = self.backbone(images)
-        return cells
+            return self.augment(images, boxes)
+        return images, boxes
 
 
 class CaptionerModel(EncoderDecoder):

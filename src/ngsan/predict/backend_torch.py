@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from ngsan.config import CaptionerConfig, DecodingConfig
@@ -26,6 +27,8 @@ from ngsan.nn.masks import check_mask
 from ngsan.search import Ensemble, Sampling, Search, Written, build_search
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
 from ngsan.threads import check_threads, limit_torch_threads
+from ngsan.vision.detector import load_detector
+from ngsan.vision.regions import DetectedBoxes, first_boxes
 
 _DEFAULT = DecodingConfig()
 
@@ -70,6 +73,7 @@ class TorchBackend:
         self._ready: dict[Any, tuple[list[CaptionerSteps], Search]] = {}
         self._latest: list[CaptionerSteps] = []
         self._turn = RLock()
+        self._finder: DetectedBoxes | None = None
 
     @classmethod
     def open(
@@ -122,9 +126,27 @@ class TorchBackend:
         if self.image_size is None:
             raise ValueError("this model needs regions: pass features and boxes, not images")
         pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).contiguous()
+        boxes = self._object_boxes(images)
         return self.search_regions(
-            pixels, None, None, decoding=decoding, attention=attention, first=first
+            pixels, boxes, None, decoding=decoding, attention=attention, first=first
         )
+
+    def _object_boxes(self, images: NDArray[np.uint8]) -> NDArray[np.float32] | None:
+        """The boxes of detected regions (B, R, 4), if the model has such; see `first_boxes`."""
+        encoder = self.models[0].encoder
+        if not (isinstance(encoder, PhotoEncoder) and encoder.objects):
+            return None
+        count = encoder.objects
+        with self._turn:
+            if self._finder is None:
+                self._finder = DetectedBoxes(
+                    load_detector(threads=torch.get_num_threads()),
+                    "shipped",
+                    min_regions=count,
+                    max_regions=count,
+                )
+        found = [self._finder(Image.fromarray(image), "") for image in images]
+        return first_boxes(found, count)
 
     @torch.inference_mode()
     def search_regions(

@@ -29,6 +29,8 @@ _ADDED = {
     "model.geometry_init": "constant",
     "model.backbone_config": "",
     "model.image_size": 0,
+    "model.objects": 0,
+    "vision.weights": "own",
 }
 """Dotted keys that the first ledgers lack, with the value that these ledgers' runs had. A key with
 this value is not part of a run's key, so that older runs are found."""

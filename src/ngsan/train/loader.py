@@ -99,6 +99,7 @@ def open_data(
             description=model.backbone_config,
         )
     images = PictureStore(config.vision.images)
+    options["objects"] = model.objects
     return (
         PhotoDataset(folder, data.train_split, images, backbone, **options),
         PhotoDataset(folder, data.val_split, images, backbone, **options),
@@ -257,14 +258,13 @@ class BatchLoader:
     def _padded(self, batch: CaptionBatch) -> CaptionBatch:
         """A batch padded to the one shape that all have."""
         captions = self.dataset.captions_per_image or int(np.diff(self.dataset.rows.offsets).max())
-        regions = self._regions - batch.features.shape[1]
+        # Images, unlike regions, have no mask, and their boxes are equally many anyway.
+        regions = 0 if batch.mask is None else self._regions - batch.features.shape[1]
         more = captions - batch.words.shape[1]
         words = self.dataset.max_length + 1 - batch.words.shape[2]
         pad = torch.nn.functional.pad
         return CaptionBatch(
-            features=pad(batch.features, (0, 0, 0, regions))
-            if batch.mask is not None
-            else batch.features,
+            features=pad(batch.features, (0, 0, 0, regions)) if regions else batch.features,
             boxes=None if batch.boxes is None else pad(batch.boxes, (0, 0, 0, regions)),
             mask=None if batch.mask is None else pad(batch.mask, (0, regions)),
             words=pad(batch.words, (0, words, 0, more)),

@@ -18,11 +18,15 @@ from ngsan.data.batch import CaptionBatch
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.pictures import PictureStore
 from ngsan.data.resident import ResidentDataset, Seen
-from ngsan.data.store import Regions
+from ngsan.data.store import FeatureStore, Regions
 from ngsan.threads import WorkerThreads
 from ngsan.vision.backbone import GridBackbone
 from ngsan.vision.decoding import shared_service
 from ngsan.vision.images import ImageError
+from ngsan.vision.regions import WHOLE, first_boxes
+
+MIN_SIDE = 1e-3
+"""Sides of a box of which nothing is left in a crop, as a share of the crop's."""
 
 _CHUNK = 1024
 _DECODERS = 8
@@ -34,13 +38,20 @@ class CellStore:
 
     has_boxes = True
 
-    def __init__(self, pictures: PictureStore, backbone: GridBackbone) -> None:
-        self.pictures, self.folder = pictures, pictures.folder
+    def __init__(
+        self,
+        pictures: PictureStore,
+        backbone: GridBackbone,
+        regions: FeatureStore | None = None,
+    ) -> None:
+        self.pictures, self.folder, self.regions = pictures, pictures.folder, regions
         self.size, self.feature_dim, self._cells = backbone.size, backbone.channels, backbone.cells
         self.signature = self.source = f"{pictures.signature}-{self.size}"
+        if regions is not None:
+            self.signature += f"-{regions.signature}"
 
     def __contains__(self, image: str) -> bool:
-        return image in self.pictures
+        return image in self.pictures and (self.regions is None or image in self.regions)
 
     def __getitem__(self, image: str) -> Regions:
         raise ValueError(f"image {image!r} has no features yet; extract them first")
@@ -62,6 +73,8 @@ class PhotoDataset(CaptionDataset):
         split: str,
         pictures: PictureStore,
         backbone: GridBackbone,
+        *,
+        objects: int = 0,
         **options: Any,
     ) -> None:
         """Opens a split.
@@ -71,9 +84,20 @@ class PhotoDataset(CaptionDataset):
             split: For example "train".
             pictures: The photographs.
             backbone: The backbone that will compute the regions; determines the image size.
+            objects: R, the boxes of an image that a batch has, of the dataset's features.
             **options: Options of `CaptionDataset`.
+
+        Raises:
+            ValueError: The dataset's features have no boxes.
         """
-        self._cells = CellStore(pictures, backbone)
+        self.objects = objects
+        regions = FeatureStore(folder) if objects else None
+        if regions is not None and not regions.has_boxes:
+            raise ValueError(
+                f"model.objects: {objects} needs boxes, and the features of {folder} have none: "
+                "ngsan extract --source objects"
+            )
+        self._cells = CellStore(pictures, backbone, regions)
         super().__init__(folder, split, **options)
 
     def _open(self) -> CellStore:
@@ -81,8 +105,8 @@ class PhotoDataset(CaptionDataset):
 
     @property
     def held_bytes(self) -> int:
-        """Size of the decoded images in bytes."""
-        return len(self) * 3 * self._cells.size**2
+        """Size of the decoded images and of the boxes in bytes."""
+        return len(self) * (3 * self._cells.size**2 + 16 * self.objects)
 
     def images(self, places: Sequence[int] | NDArray[Any], device: torch.device | str) -> Tensor:
         """Decoded and resized photographs, (B, 3, S, S) uint8."""
@@ -90,23 +114,33 @@ class PhotoDataset(CaptionDataset):
         files = self._cells.pictures.read_many(ids)
         return decode(files, ids, self._cells.size, torch.device(device))
 
+    def object_boxes(self, places: Sequence[int] | NDArray[Any]) -> Tensor | None:
+        """The boxes (B, R, 4) of the detected regions; see `first_boxes`."""
+        if self._cells.regions is None:
+            return None
+        found = (self._cells.regions[self.ids[place]].boxes for place in places)
+        boxes = [each for each in found if each is not None]
+        return torch.from_numpy(first_boxes(boxes, self.objects))
+
     def batch(self, indices: Sequence[int] | NDArray[Any], *, epoch: int = 0) -> CaptionBatch:
         """See `CaptionDataset.batch`."""
         places, rows = self.choose(indices, epoch=epoch)
         captions = self.tokens.gather(torch.from_numpy(rows), self.tokens.width(rows))
         ids = [self.ids[place] for place in places]
-        return CaptionBatch(self.images(places, "cpu"), None, None, *captions, ids=ids)
+        boxes = self.object_boxes(places)
+        return CaptionBatch(self.images(places, "cpu"), boxes, None, *captions, ids=ids)
 
 
 class WholeImages:
-    """Images, or their cells, on a device, (M, ...); nothing to pad."""
+    """Images, or their cells, on a device, (M, ...), and boxes (M, R, 4); nothing to pad."""
 
-    def __init__(self, images: Tensor) -> None:
-        self._images = images
+    def __init__(self, images: Tensor, boxes: Tensor | None) -> None:
+        self._images, self._boxes = images, boxes
 
     def gather(self, images: Tensor, width: int) -> Seen:
-        """See `Resident.gather`; the backbone has the boxes."""
-        return self._images[images.squeeze(1)], None, None
+        """See `Resident.gather`; the backbone has the boxes of the cells."""
+        places = images.squeeze(1)
+        return self._images[places], None if self._boxes is None else self._boxes[places], None
 
 
 class ResidentPhotos(ResidentDataset):
@@ -120,8 +154,10 @@ class ResidentPhotos(ResidentDataset):
         for start in range(0, count, _CHUNK):
             places = np.arange(start, min(count, start + _CHUNK))
             images[start : start + len(places)] = self.dataset.images(places, self.device)
-        self.images = images
-        return WholeImages(images)
+        self.images, self.boxes = images, self.dataset.object_boxes(range(count))
+        if self.boxes is not None:
+            self.boxes = self.boxes.to(self.device)
+        return WholeImages(images, self.boxes)
 
 
 class ResidentCells(ResidentDataset):
@@ -144,7 +180,7 @@ class ResidentCells(ResidentDataset):
             self._backbone(images[start : start + _BACKBONE_BATCH])
             for start in range(0, len(images), _BACKBONE_BATCH)
         ]
-        return WholeImages(torch.cat(made))
+        return WholeImages(torch.cat(made), self._photos.boxes)
 
 
 def decode(files: Sequence[bytes], names: Sequence[str], size: int, device: torch.device) -> Tensor:
@@ -196,19 +232,27 @@ def _decode_on_gpu(files: Sequence[bytes], device: torch.device) -> list[Tensor]
     return found
 
 
-def augment(images: Tensor, *, min_crop: float = 0.6, color_jitter: float = 0.2) -> Tensor:
-    """Crops, flips and jitters images at random, on the device.
+def augment(
+    images: Tensor,
+    boxes: Tensor | None = None,
+    *,
+    min_crop: float = 0.6,
+    color_jitter: float = 0.2,
+) -> tuple[Tensor, Tensor | None]:
+    """Crops, flips and jitters images at random, on the device, and moves boxes along.
 
     Crops are resized to the whole without keeping the aspect ratio, like the images themselves.
     Uses torch's global generator; never synchronises with the device.
 
     Args:
         images: (B, 3, S, S), uint8 from 0 to 255 or floats from 0 to 1.
+        boxes: (B, R, 4) `cxcywh` relative to the image, or None. They are clipped to the crop; one
+            of which nothing is left becomes the whole crop.
         min_crop: Minimum of a crop's sides, as a share of the image's.
         color_jitter: Maximum change of brightness and contrast.
 
     Returns:
-        (B, 3, S, S) float32, 0 to 1.
+        (B, 3, S, S) float32, 0 to 1; and the boxes.
     """
     count, device = len(images), images.device
     side = min_crop + (1 - min_crop) * torch.rand(count, 2, device=device)
@@ -224,4 +268,23 @@ def augment(images: Tensor, *, min_crop: float = 0.6, color_jitter: float = 0.2)
     contrast = 1 + color_jitter * (2 * torch.rand(count, 1, 1, 1, device=device) - 1)
     brightness = color_jitter * (torch.rand(count, 1, 1, 1, device=device) - 0.5)
     mean = views.mean((1, 2, 3), keepdim=True)
-    return ((views - mean) * contrast + mean + brightness).clamp(0, 1)
+    colored = ((views - mean) * contrast + mean + brightness).clamp(0, 1)
+    return colored, None if boxes is None else _move_boxes(boxes, side, place, mirror)
+
+
+def _move_boxes(boxes: Tensor, side: Tensor, place: Tensor, mirror: Tensor) -> Tensor:
+    """Boxes of images as boxes of their crops.
+
+    Args:
+        boxes: (B, R, 4).
+        side: (B, 2) width and height of the crops, as shares of the image's.
+        place: (B, 2) their centres, from -1 to 1.
+        mirror: (B,) -1 for a mirrored crop, else 1.
+    """
+    centres = (2 * boxes[..., :2] - 1 - place[:, None]) / side[:, None]  # in a crop, from -1 to 1
+    turned = torch.stack((centres[..., 0] * mirror[:, None], centres[..., 1]), -1)
+    centres, halves = (turned + 1) / 2, boxes[..., 2:] / side[:, None] / 2
+    low, high = (centres - halves).clamp(0, 1), (centres + halves).clamp(0, 1)
+    moved = torch.cat(((low + high) / 2, high - low), -1)
+    visible = ((high - low) > MIN_SIDE).all(-1, keepdim=True)
+    return torch.where(visible, moved, moved.new_tensor(WHOLE))

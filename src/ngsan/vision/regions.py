@@ -28,6 +28,9 @@ MIN_REGIONS = 10
 MAX_REGIONS = 100
 """Default upper limit of the boxes of an image."""
 
+WHOLE = (0.5, 0.5, 1.0, 1.0)
+"""The box of a whole image, which stands in for a box that is missing."""
+
 MIN_SIDE = 1024
 """Width and height of a photograph that suffice; a larger one is read at a fraction of its size."""
 
@@ -202,3 +205,19 @@ def pixel_edges(
     high = np.rint((exact[:, :2] + exact[:, 2:] / 2) * sides).astype(int)
     high = high.clip(low + 1, sides.astype(int))
     return [tuple(edges) for edges in np.concatenate((low, high), 1).tolist()]
+
+
+def first_boxes(boxes: Sequence[NDArray[np.floating]], count: int) -> NDArray[np.float32]:
+    """The same number of boxes of each image.
+
+    Args:
+        boxes: (N, 4) of each of B images, the best first.
+        count: R, the number of boxes.
+
+    Returns:
+        (B, R, 4); where an image has fewer, the whole image.
+    """
+    made = np.tile(np.array(WHOLE, np.float32), (len(boxes), count, 1))
+    for row, found in zip(made, boxes, strict=True):
+        row[: len(found)] = found[:count]
+    return made

@@ -62,6 +62,7 @@ from ngsan.train.task import (
     check_norm,
 )
 from ngsan.vision.backbone import build_backbone
+from ngsan.vision.detector_weights import load_detector_weights
 from ngsan.vision.photos import augment
 
 
@@ -300,8 +301,13 @@ class CaptioningTask(Task):
             )
         if isinstance(encoder, PhotoEncoder) and config.vision.pretrained and fresh:
             pretrained = build_backbone(
-                model.backbone, size=model.image_size, description=model.backbone_config
+                model.backbone,
+                size=model.image_size,
+                pretrained=config.vision.weights == "own",
+                description=model.backbone_config,
             )
+            if config.vision.weights == "detector":
+                load_detector_weights(pretrained)
             encoder.backbone.load_state_dict(pretrained.state_dict())
         if config.init_from and fresh:
             given, its_config, companions = load_model(config.init_from, "captioning")
