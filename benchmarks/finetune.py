@@ -3,6 +3,7 @@
     python benchmarks/finetune.py make DATASET IMAGES FOLDER [--pictures 2000]
     ngsan finetune IMAGES FOLDER/train.jsonl --output FOLDER/model
     python benchmarks/finetune.py score FOLDER IMAGES [--model FOLDER/model]
+    python benchmarks/finetune.py replay DATASET IMAGES src/ngsan/shipped/replay/cells.safetensors
 
 DATASET is a folder with COCO's captions and Karpathy's splits, as `ngsan data captions coco` makes
 it, and IMAGES has the pictures, named by their ids.
@@ -14,6 +15,8 @@ of his validation split; ordinary are 1,000 others of it. What is scored:
 - held-out captions of a model against rewritten references: the shipped model (before) and the new
   one (after), and the shipped model's captions after the same rule (the goal);
 - ordinary captions of both models against the references as they are: what was forgotten.
+
+`replay` makes the ordinary pictures that come with the package.
 
 The rule was written down before anything was trained:
 """
@@ -146,6 +149,29 @@ def score(options: argparse.Namespace) -> None:
         print(f"forgotten: {found['ordinary, before'] - found['ordinary, after']:.1f}")
 
 
+def replay(options: argparse.Namespace) -> None:
+    """Writes the cells of ordinary pictures: a random choice of the training split."""
+    import numpy as np
+
+    from ngsan.data.captions import read_captions
+    from ngsan.finetuning.replay import test_card, write_replay
+    from ngsan.predict.backend_onnx import OnnxBackend
+    from ngsan.predict.captioner import PHOTO_MODEL
+    from ngsan.vision.decoding import shared_service
+
+    images, size = Path(options.images), 256
+    ids = [one.id for one in read_captions(options.dataset) if one.split == "train"]
+    drawn = random.Random(SEED + 1).sample(sorted(ids), 2 * options.pictures)
+    paths = [path for path in (name(images, image) for image in drawn) if path.is_file()]
+    backend, service = OnnxBackend(PHOTO_MODEL), shared_service()
+    pixels = [service.squares(path, (size,)).squares[0] for path in paths[: options.pictures]]
+    cells = backend.describe(np.stack(pixels))[0]
+    card = backend.describe(test_card(size)[None])[0][0]
+    source = f"{len(cells)} pictures of COCO, drawn from Karpathy's training split"
+    write_replay(Path(options.file), cells, card, source)
+    print(f"{options.file}: {source}, {Path(options.file).stat().st_size:,} bytes")
+
+
 def cider(captions: Mapping[str, str], references: Mapping[str, Any]) -> float:
     """CIDEr of captions."""
     import ngsan
@@ -157,15 +183,19 @@ def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(required=True)
-    for run, names in ((make, ("dataset", "images", "folder")), (score, ("folder", "images"))):
+    for run, names in (
+        (make, ("dataset", "images", "folder")),
+        (score, ("folder", "images")),
+        (replay, ("dataset", "images", "file")),
+    ):
         command = commands.add_parser(run.__name__)
         command.set_defaults(run=run)
         for argument in names:
             command.add_argument(argument)
-        if run is make:
-            command.add_argument("--pictures", type=int, default=2000)
-        else:
+        if run is score:
             command.add_argument("--model")
+        else:
+            command.add_argument("--pictures", type=int, default=2000 if run is make else 400)
     options = parser.parse_args()
     options.run(options)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "ngsan"
 
 ALLOWED = {
-    "__init__": {"config", "metrics", "models", "predict"},
+    "__init__": {"config", "finetuning", "metrics", "models", "predict"},
     "__main__": {"", "cli"},
     "config": set(),
     "text": {"atomic_io"},
@@ -47,6 +47,20 @@ ALLOWED = {
         "threads",
     },
     "export": {"", "predict", "models", "nn", "config", "atomic_io", "text", "vision"},
+    "finetuning": {
+        "atomic_io",
+        "config",
+        "data",
+        "export",
+        "html",
+        "metrics",
+        "models",
+        "nn",
+        "predict",
+        "text",
+        "train",
+        "vision",
+    },
     "fit": {"atomic_io", "data", "metrics", "predict", "text", "vision"},
     "examples": set(),
     "html": set(),
@@ -89,6 +103,7 @@ ALLOWED = {
         "atomic_io",
         "examples",
         "export",
+        "finetuning",
         "fit",
         "predict",
         "metrics",

@@ -6,8 +6,9 @@
     caption = captioner.caption("photo.jpg")
     print(caption, caption.log_probability)
 
-`load`, `load_translator` and `load_answerer` open models, and `score` scores captions. The `build_`
-functions build new models with PyTorch: pip install 'ngsan[train]'.
+`load`, `load_translator` and `load_answerer` open models, and `score` scores captions. `finetune`
+learns from your own photographs, and the `build_` functions build new models, both with PyTorch:
+pip install 'ngsan[train]'.
 """
 
 # Public names are imported when first used, so `import ngsan` stays quick and needs no torch.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ngsan.config import CaptionerConfig as CaptionerConfig
     from ngsan.config import DecodingConfig as DecodingConfig
+    from ngsan.finetuning.run import finetune as finetune
     from ngsan.metrics import score as score
     from ngsan.models import build_captioner as build_captioner
     from ngsan.models.build import build_answerer as build_answerer
@@ -47,6 +49,7 @@ _PUBLIC = {
     "build_answerer": "ngsan.models",
     "build_captioner": "ngsan.models",
     "build_translator": "ngsan.models",
+    "finetune": "ngsan.finetuning.run",
     "load": "ngsan.predict.captioner",
     "load_answerer": "ngsan.predict.answerer",
     "load_translator": "ngsan.predict.translator",
@@ -64,6 +67,7 @@ __all__ = [
     "build_answerer",
     "build_captioner",
     "build_translator",
+    "finetune",
     "load",
     "load_answerer",
     "load_translator",

@@ -18,6 +18,7 @@ COMMANDS = {
     "extract": "extract features from image files or clips",
     "pack": "write a model in 8 bits, for PyTorch and for ONNX Runtime",
     "fit": "learn keywords of photographs, on a CPU",
+    "finetune": "learn from your own photographs and captions",
     "plot": "draw metrics by epoch, or a model's geometric bias",
     "reproduce": "rerun tables and figures of the paper",
     "score": "score captions or translations against references",

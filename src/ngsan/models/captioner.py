@@ -18,6 +18,7 @@ from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import Packing, zero_padding
 from ngsan.nn.pooling import pool_boxes
 from ngsan.nn.recurrent import RefiningLayer
+from ngsan.vision.backbone import is_folded
 
 
 class Encoder(nn.Module):
@@ -181,10 +182,17 @@ class PhotoEncoder(Encoder):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "PhotoEncoder":
-        """See `nn.Module.train`; a frozen backbone stays in evaluation mode."""
+        """See `nn.Module.train`; a frozen backbone stays in evaluation mode.
+
+        So do norms that were folded into the convolutions before them when a model was packed.
+        """
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
+        elif mode:
+            for part in self.backbone.modules():
+                if is_folded(part):
+                    part.eval()
         return self
 
     def forward(

@@ -69,6 +69,7 @@ def train(
     resume: bool = False,
     listen: Listener = _ignore,
     datasets: Any = None,
+    opener: Callable[..., Task] | None = None,
 ) -> None:
     """Trains a model of any task.
 
@@ -79,6 +80,7 @@ def train(
         resume: Whether to resume the run that is in the folder, if there is one.
         listen: Receives the log's entries, in the first process only; see `ngsan.train.log`.
         datasets: The training and validation data, instead of the configured ones.
+        opener: Opens the task, instead of `open_task`.
 
     Raises:
         ValueError: The settings do not fit the data or the existing run, or a loss or weight is
@@ -107,7 +109,8 @@ def train(
             log, position = open_log(output, saved, listen, stack, board=board)
         try:
             fabric.barrier()  # nothing is written before all have read the state
-            task = open_task(fabric, config, output, fresh=state is None, datasets=datasets)
+            opened = opener or open_task
+            task = opened(fabric, config, output, fresh=state is None, datasets=datasets)
             _train(fabric, config, output, task, state, log, position, stop)
         except StoppedError:
             raise InterruptedRunError(received[-1]) from None

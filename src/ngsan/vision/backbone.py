@@ -201,6 +201,20 @@ def fold_norms(network: nn.Module) -> None:
             part.norm = nn.Identity()
 
 
+def is_folded(norm: nn.Module) -> bool:
+    """Whether a norm's scale is in the convolution before it, see `absorb_norms`.
+
+    Such a norm has no statistics of activations: in training mode it would normalise what is
+    already normalised, and destroy the network.
+    """
+    if not isinstance(norm, nn.BatchNorm2d):
+        return False
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    return bool((mean == 0).all() and (variance == variance.new_tensor(1 - norm.eps)).all())
+
+
 def _published_names(network: EfficientNetLite) -> Iterator[tuple[str, str]]:
     """Our name of each weight, and the published name."""
     yield from _of_layer("stem", "_conv_stem", "_bn0")

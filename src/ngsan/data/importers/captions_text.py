@@ -161,21 +161,25 @@ def json_rows(path: str | Path, problems: Problems) -> Iterator[Row]:
 
 
 def csv_rows(
-    path: str | Path, problems: Problems, *, image: Sequence[str] = ("image",)
+    path: str | Path,
+    problems: Problems,
+    *,
+    image: Sequence[str] = ("image",),
+    caption: Sequence[str] = ("caption",),
 ) -> Iterator[Row]:
     """Reads CSV, whose columns are separated by commas, semicolons or tabs.
 
     Args:
-        path: The file, in UTF-8. Its first line names the columns, in any case; one of them must
-            be "caption".
+        path: The file, in UTF-8. Its first line names the columns, in any case.
         problems: Where bad rows are reported.
         image: Allowed names for the column of the image.
+        caption: Allowed names for the column of the caption.
 
     Yields:
         Rows that are not empty, with column names in lower case.
     """
     lines = _CsvLines(Path(path))
-    names, separator = _header(path, lines, image)
+    names, separator = _header(path, lines, image, caption)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
         where = f"{path}:{lines.number + 1}"
@@ -239,7 +243,9 @@ class _CsvLines:
                 yield text.removeprefix("\ufeff") if number == 0 else text
 
 
-def _header(path: str | Path, lines: _CsvLines, image: Sequence[str]) -> tuple[list[str], str]:
+def _header(
+    path: str | Path, lines: _CsvLines, image: Sequence[str], caption: Sequence[str]
+) -> tuple[list[str], str]:
     """The column names, in lower case, and the separator."""
     text = next(lines, "")
     for separator in _SEPARATORS:
@@ -248,13 +254,13 @@ def _header(path: str | Path, lines: _CsvLines, image: Sequence[str]) -> tuple[l
         except csv.Error:
             continue
         names = [value.strip().lower() for value in values]
-        if not set(names).isdisjoint(image) and "caption" in names:
-            for name in (*image, "caption", "split"):
+        if not set(names).isdisjoint(image) and not set(names).isdisjoint(caption):
+            for name in (*image, *caption, "split"):
                 if names.count(name) > 1:
                     raise ValueError(f"{path}:1: two columns are named {name!r}")
             return names, separator
     raise ValueError(
-        f"{path}:1: the first line must name the columns {image[0]!r} and 'caption', "
+        f"{path}:1: the first line must name the columns {image[0]!r} and {caption[0]!r}, "
         f"not {shown(text)}"
     )
 

@@ -1,0 +1,137 @@
+"""The data of a fine-tuning run: pictures encoded once, and their captions, as a dataset folder."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ngsan.data.captions import VOCABULARY, ImageCaptions, write_captions
+from ngsan.data.store import FeatureStore
+from ngsan.data.store_writer import StoreWriter
+from ngsan.finetuning.encoded import PhotoReader, Start
+from ngsan.finetuning.job import Job
+from ngsan.finetuning.plan import names_a_side
+from ngsan.finetuning.replay import read_replay, test_card
+from ngsan.predict.captioner import PHOTO_DECODING, Captioner, load
+from ngsan.text.articles import with_articles
+from ngsan.text.vocabulary import Vocabulary
+from ngsan.vision.images import ImageError
+
+_REPLAYED = 3
+"""Captions of a replayed picture."""
+
+_SHARD_BYTES = 32 << 20
+_BATCH = 8
+_MIRROR = "-mirror"
+
+Listen = Callable[[Mapping[str, Any]], None]
+
+
+def write_data(work: Path, job: Job, start: Start, threads: int | None, listen: Listen) -> Job:
+    """Writes the dataset into a folder; what an earlier run computed of a picture is used again.
+
+    Args:
+        work: The folder.
+        job: The pictures and captions.
+        start: The model that reads the pictures.
+        threads: CPU threads.
+        listen: Receives the progress, and which pictures cannot be read.
+
+    Returns:
+        The job without the pictures that cannot be read.
+
+    Raises:
+        ValueError: Too few pictures are left.
+    """
+    reader = PhotoReader(start, job.plan.layers, threads=threads)
+    cells = replayed_cells(reader, job, start)
+    _encode(work, job, reader, cells, listen)
+    store = FeatureStore(work)
+    every = (*job.train, *job.held_out)
+    job = job.without({photo.id for photo in every if photo.id not in store})
+    _write_captions(work, job, _self_captions(start, cells, threads))
+    return job
+
+
+def replayed_cells(reader: PhotoReader, job: Job, start: Start) -> NDArray[np.float32]:
+    """The cells of the pictures that are replayed."""
+    card = reader.cells(test_card(start.config.image_size)[None])[0]
+    return read_replay(card, job.plan.replay)
+
+
+def _encode(
+    work: Path, job: Job, reader: PhotoReader, cells: NDArray[np.float32], listen: Listen
+) -> None:
+    """Writes the feature store."""
+    files = {photo.id: photo.path for photo in (*job.train, *job.held_out)}
+    mirrored = {photo.id + _MIRROR: photo.path for photo in job.train if job.plan.mirror}
+    replayed = dict(zip(_replay_ids(len(cells)), cells, strict=True))
+    wanted = [*files, *mirrored, *replayed]
+    old = _old_store(work, reader.source)
+    if old is not None and all(name in old for name in wanted):
+        return
+
+    def on_bad(image: str, error: ImageError) -> None:
+        if image in files:
+            listen({"event": "note", "text": f"skipped a picture: {error}"})
+
+    with StoreWriter(work, source=reader.source, shard_bytes=_SHARD_BYTES, overwrite=True) as store:
+        for name in wanted:
+            if old is not None and name in old and name not in store:
+                store.add(name, old[name])
+        for part, flip in ((files, False), (mirrored, True)):
+            left = {name: path for name, path in part.items() if name not in store}
+            for name, regions in reader.read(left, on_bad, flip=flip):
+                store.add(name, regions)
+                done = {"done": len(store), "total": len(wanted)}
+                listen({"event": "progress", "what": "reading pictures", **done})
+        for name, one in replayed.items():
+            if name not in store:
+                store.add(name, reader.regions(one[None])[0])
+
+
+def _old_store(work: Path, source: str) -> FeatureStore | None:
+    """What an earlier run computed in the same way."""
+    try:
+        store = FeatureStore(work)
+    except (FileNotFoundError, ValueError):
+        return None
+    return store if store.source == source else None
+
+
+def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> None:
+    """Writes the captions and the vocabulary, which has the new words."""
+    words = [word for word, _ in job.words.new]
+    records = [ImageCaptions(photo.id, "val", tuple(photo.captions)) for photo in job.held_out]
+    for photo in job.train:
+        records.append(ImageCaptions(photo.id, "train", tuple(photo.captions)))
+        sideless = tuple(text for text in photo.captions if not names_a_side(text))
+        if job.plan.mirror and sideless:
+            records.append(ImageCaptions(photo.id + _MIRROR, "train", sideless))
+    for name, captions in zip(_replay_ids(len(replayed)), replayed, strict=True):
+        records.append(ImageCaptions(name, "train", captions))
+    write_captions(work, records, overwrite=True)
+    vocabulary = Vocabulary([*job.vocabulary.words, *words], origin=job.vocabulary.origin)
+    vocabulary.save(work / VOCABULARY)
+
+
+def _self_captions(
+    start: Start, cells: NDArray[np.float32], threads: int | None
+) -> list[tuple[str, ...]]:
+    """What the model itself writes of replayed pictures."""
+    if not len(cells):
+        return []
+    captioner: Captioner = load(start.folder, threads=threads)
+    options = {**vars(PHOTO_DECODING), "num_return": _REPLAYED}
+    found: list[tuple[str, ...]] = []
+    for first in range(0, len(cells), _BATCH):
+        for caption in captioner.caption_regions(cells[first : first + _BATCH], **options):
+            texts = (" ".join(with_articles(one.words)) for one in (caption, *caption.others))
+            found.append(tuple(dict.fromkeys(texts)))
+    return found
+
+
+def _replay_ids(count: int) -> list[str]:
+    return [f"replay-{number}" for number in range(count)]
