@@ -1,14 +1,16 @@
 """`ngsan finetune`: a captioner that captions as the user's own captions do."""
 
 import argparse
+import math
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ngsan.cli.output import note, open_console, say, warn
 from ngsan.cli.parser import Command, Parser, UsageError
-from ngsan.cli.train_view import TrainView
+from ngsan.cli.train_view import LINE_SECONDS, TrainView
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,7 +132,7 @@ class _View:
     def __init__(self, console: "Console") -> None:
         self._console, self._train = console, TrainView(console)
         self._bar: Any = None
-        self._what, self._task = "", None
+        self._what, self._task, self._shown = "", None, -math.inf
 
     def __enter__(self) -> "_View":
         self._train.__enter__()
@@ -142,25 +144,32 @@ class _View:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Shows an entry."""
-        if entry["event"] != "progress":
-            self._close()
-            if entry["event"] == "end":
-                return  # its path is that of the working folder
-            self._train.write(entry)
+        if entry["event"] == "progress":
+            self._progress(entry["what"], entry["done"], entry["total"])
             return
-        if entry["what"] != self._what:
-            self._close()
-            self._open(entry)
-        self._bar.update(self._task, completed=entry["done"])
+        self._close()
+        if entry["event"] != "end":  # its path is that of the working folder
+            self._train.write(entry)
 
-    def _open(self, entry: Mapping[str, Any]) -> None:
+    def _progress(self, what: str, done: int, total: int) -> None:
+        if not self._console.is_terminal:
+            now = time.monotonic()
+            if now - self._shown >= LINE_SECONDS or done == total:
+                say(self._console, f"{what}: {done:,} of {total:,}")
+                self._shown = now
+            return
+        if what != self._what:
+            self._close()
+            self._open(what, total)
+        self._bar.update(self._task, completed=done)
+
+    def _open(self, what: str, total: int) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
         from rich.progress import TimeRemainingColumn as Left
 
-        self._what = entry["what"]
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Left())
-        self._bar = Progress(*columns, console=self._console)
-        self._task = self._bar.add_task(self._what, total=entry["total"])
+        self._bar, self._what = Progress(*columns, console=self._console), what
+        self._task = self._bar.add_task(what, total=total)
         self._bar.start()
 
     def _close(self) -> None:

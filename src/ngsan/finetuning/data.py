@@ -16,7 +16,7 @@ from ngsan.finetuning.plan import names_a_side
 from ngsan.finetuning.replay import read_replay, test_card
 from ngsan.predict.captioner import PHOTO_DECODING, Captioner, load
 from ngsan.text.articles import with_articles
-from ngsan.text.vocabulary import Vocabulary
+from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 from ngsan.vision.images import ImageError
 
 _REPLAYED = 3
@@ -103,7 +103,9 @@ def _old_store(work: Path, source: str) -> FeatureStore | None:
 
 def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> None:
     """Writes the captions and the vocabulary, which has the new words."""
-    words = [word for word, _ in job.words.new]
+    words = [*job.vocabulary.words, *(word for word, _ in job.words.new)]
+    if UNKNOWN not in words:
+        words.append(UNKNOWN)  # for those that are too rare
     records = [ImageCaptions(photo.id, "val", tuple(photo.captions)) for photo in job.held_out]
     for photo in job.train:
         records.append(ImageCaptions(photo.id, "train", tuple(photo.captions)))
@@ -113,7 +115,7 @@ def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> No
     for name, captions in zip(_replay_ids(len(replayed)), replayed, strict=True):
         records.append(ImageCaptions(name, "train", captions))
     write_captions(work, records, overwrite=True)
-    vocabulary = Vocabulary([*job.vocabulary.words, *words], origin=job.vocabulary.origin)
+    vocabulary = Vocabulary(words, origin=job.vocabulary.origin)
     vocabulary.save(work / VOCABULARY)
 
 

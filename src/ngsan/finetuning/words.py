@@ -120,13 +120,15 @@ def _mixed(rows: Tensor, shares: Tensor, generator: torch.Generator) -> Tensor:
     mixed: Tensor = shares @ rows
     noise = torch.randn(mixed.shape, generator=generator) / mixed.shape[1] ** 0.5
     lengths = mixed.square().sum(1, keepdim=True).sqrt()
-    return mixed + _NOISE * lengths * noise
+    moved: Tensor = mixed + _NOISE * lengths * noise
+    return moved
 
 
 def _neighbours(top: CaptionerModel, data: CaptionDataset, known: int) -> Tensor:
     """(count, V) the words that the model would have written in place of each new one."""
     count = len(data.vocabulary) - known
-    unknown = data.vocabulary.encode([UNKNOWN])[0] if UNKNOWN in data.vocabulary else BOUNDARY
+    unknown = data.vocabulary.encode([UNKNOWN])[0]
+    unknown = unknown if unknown < known else BOUNDARY  # a model may have none
     sums = torch.zeros(count, known)
     seen = np.zeros(count, np.int64)
     for images in _batches(data, known):
