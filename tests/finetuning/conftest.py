@@ -62,6 +62,6 @@ def photos(tmp_path_factory):
     for number, scene in enumerate(sample_scenes(40, min_objects=2, max_objects=2, seed=4)):
         render(scene, SIZE).save(folder / f"{number}.png")
         for caption in sample_captions(scene, random.Random(number))[:2]:
-            rows.append(f"{number}.png,{caption.replace('circle', 'wug')}")
+            rows.append(f"{number}.png,{caption.replace('star', 'wug')}")
     (folder / "captions.csv").write_text("\n".join(rows))
     return folder

@@ -34,7 +34,8 @@ def read(photos, captions, problems=None):
         (
             "c.jsonl",
             '{"file_name": "a.jpg", "text": "A dog runs."}\n\n'
-            '{"filename": "x/a.jpg", "captions": ["One dog."]}\n{"image_id": "b", "text": "A cat."}',
+            '{"filename": "x/a.jpg", "captions": ["One dog."]}\n'
+            '{"image_id": "b", "text": "A cat."}',
         ),
         (
             "c.json",
