@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ngsan.cli.output import (
     Record,
     RecordWriter,
@@ -32,7 +34,7 @@ from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import PHOTO_DECODING, PHOTO_MODEL, Caption, Captioner, Result, load
 from ngsan.vision.clips import FRAMES, MAX_SAMPLED, find_clips, is_clip
 from ngsan.vision.decoding import shared_service
-from ngsan.vision.images import find_images, is_folder
+from ngsan.vision.images import ImageError, find_images, is_folder
 from ngsan.vision.patterns import expand, is_pattern
 
 if TYPE_CHECKING:
@@ -229,19 +231,43 @@ def _open(
     clips = [path for path, moves in found if moves]
     captioner, streams = None, dict[bool, Iterator[Result]]()
     if photos:
-        captioner = _load(options, options.model, "photos")
-        streams[False] = captioner.stream(photos, batch_size=options.batch_size, **vars(decoding))
+        captioner = _load(options, options.model, ("photos", "regions"))
+        if captioner.kind == "regions":
+            streams[False] = _stream_regions(captioner, Path(options.model), photos, decoding)
+        else:
+            size = options.batch_size
+            streams[False] = captioner.stream(photos, batch_size=size, **vars(decoding))
     if clips:
-        mover = _load(options, options.model or "clips", "clips")
+        mover = _load(options, options.model or "clips", ("clips",))
         streams[True] = mover.stream(clips, frames=options.frames, **vars(decoding))
     return captioner, streams
 
 
-def _load(options: argparse.Namespace, model: str | None, kind: str) -> Captioner:
+def _stream_regions(
+    captioner: Captioner, model: Path, photos: Sequence[Path], decoding: DecodingConfig
+) -> Iterator[Result]:
+    """Captions photographs with a model of regions, by what made the features of its data."""
+    from ngsan.cli.extract import source_of_model
+
+    source = source_of_model(model)
+    for index, path in enumerate(photos):
+        try:
+            image = shared_service().picture(path, min_side=source.min_side).image
+            (regions,) = source.regions([image], [path.stem])
+        except ValueError as error:
+            yield Result(index, None, ImageError(str(error)))
+            continue
+        boxes = None if regions.boxes is None else regions.boxes[None].copy()
+        features = regions.features[None].astype(np.float32)
+        (caption,) = captioner.caption_regions(features, boxes, first=index, **vars(decoding))
+        yield Result(index, caption)
+
+
+def _load(options: argparse.Namespace, model: str | None, kinds: Sequence[str]) -> Captioner:
     more = {} if options.detector is None else {"detector": options.detector}
     captioner = load(model, device=options.device, threads=options.threads, **more)
-    if captioner.kind != kind:
-        raise ValueError(f"--model: {model} is a model of {captioner.kind} and not of {kind}")
+    if captioner.kind not in kinds:
+        raise ValueError(f"--model: {model} is a model of {captioner.kind} and not of {kinds[0]}")
     return captioner
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from ngsan.cli.output import note, open_console, progress_bar, say, warn
 from ngsan.cli.parser import Command, Parser
-from ngsan.cli.region_sources import add_source_options, open_source, refuse, take_source
+from ngsan.cli.region_sources import (
+    add_source_options,
+    open_described,
+    open_source,
+    refuse,
+    take_source,
+)
 from ngsan.data.ids import id_of_file
 from ngsan.data.store import Regions
 from ngsan.data.store_writer import StoreWriter
@@ -99,6 +105,30 @@ def extract_images(images: str, folder: str, wanted: Collection[str], *, device:
     if not mine:
         raise ValueError(f"{images}: no file there is named like an image of {folder}")
     _write_images(EXTRACT.parser("ngsan extract").parse(words), mine)
+
+
+def source_of_model(model: Path) -> "RegionSource":
+    """Opens what made the features that a model of regions was trained on.
+
+    Raises:
+        ValueError: It is not known, or cannot be opened.
+    """
+    from ngsan.models.checkpoint import read_features
+
+    description = read_features(model)
+    if not description:
+        raise ValueError(
+            f"{model} is a model of regions that does not say what made them: train it again, or "
+            "pass features to Captioner.caption_regions in Python"
+        )
+
+    def parse(words: list[str]) -> argparse.Namespace:
+        whole = ["photo.jpg", "--output", "none", *words]
+        options = EXTRACT.parser("ngsan extract").parse(whole)
+        take_source(options)
+        return options
+
+    return open_described(description, parse)
 
 
 def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:

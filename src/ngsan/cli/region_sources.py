@@ -2,9 +2,10 @@
 
 import argparse
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ngsan.cli.parser import Parser, UsageError, number
 from ngsan.data.boxes import read_boxes
@@ -150,6 +151,56 @@ def open_source(options: argparse.Namespace, device: str) -> "RegionSource":
     from ngsan.vision.regions import CropSource
 
     return CropSource(boxes, Eye(KEYWORD_MODEL / EYE, threads=options.threads))
+
+
+_CELLS = re.compile(r"grid (?P<name>\S+) \w+, (?P<size>\d+) px, \d+ cells x (?P<width>\d+)")
+_OBJECTS = re.compile(
+    r"crops by eye \w+, (?P<least>\d+) to (?P<most>\d+) boxes of detector (?P<detector>\S+), "
+    r"score (?P<score>\S+)"
+)
+_TORCHVISION = re.compile(r"torchvision (?P<name>\S+) .*")
+
+
+def open_described(description: str, parse: Callable[[list[str]], Any]) -> "RegionSource":
+    """Opens the source that made the features of a store.
+
+    Args:
+        description: What the store says of its source.
+        parse: Reads the options of `add_source_options`.
+
+    Raises:
+        ValueError: It cannot be opened for other photographs, or is another one by now.
+    """
+    signature = description.removeprefix("extract ")
+    for words in _commands(signature):
+        source = open_source(parse(words), "cpu")
+        if source.signature == signature:
+            return source
+    raise ValueError(
+        f"the model was trained on features of {description!r}, which cannot be made of other "
+        "photographs here: extract them with `ngsan extract` in the same way, and pass them to "
+        "Captioner.caption_regions in Python"
+    )
+
+
+def _commands(signature: str) -> list[list[str]]:
+    """Options that may name the source with a signature."""
+    if found := _CELLS.fullmatch(signature):
+        name = found["name"]
+        if ":" in name:
+            return [["--extractor", name]]
+        top = ["--top", "head"] if found["width"] == "1280" else []
+        return [["--extractor", f"grid:{name}", "--size", found["size"], *top]] + (
+            [] if top else [["--extractor", "photo"]]
+        )
+    if found := _OBJECTS.fullmatch(signature):
+        names = {"min-regions": "least", "max-regions": "most", "min-score": "score"}
+        limits = [word for name, key in names.items() for word in (f"--{name}", found[key])]
+        own = ["--detector", found["detector"]] if ":" in found["detector"] else []
+        return [["--source", "objects", *limits, *own]]
+    if found := _TORCHVISION.fullmatch(signature):
+        return [["--extractor", f"torchvision:{found['name']}"]]
+    return []
 
 
 def _open_roi(options: argparse.Namespace, boxes: "Boxes", device: str) -> "RegionSource":

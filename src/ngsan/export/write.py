@@ -39,6 +39,7 @@ from ngsan.models.checkpoint import (
     companion_file,
     copy_model,
     load_model,
+    read_features,
     read_metrics,
     read_task,
     require_task,
@@ -243,6 +244,7 @@ def _write_rounded(source: Path, target: Path, task: str) -> None:
         run=run,
         metrics=read_metrics(source),
         quantize=True,
+        features=read_features(source),
     )
 
 

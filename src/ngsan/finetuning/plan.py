@@ -109,7 +109,7 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
     few = photos < FEW
     most = sorted(lengths)[int(0.98 * (len(lengths) - 1))] if lengths else 0
     return Plan(
-        epochs=12 if few else 6 if photos < 1000 else 3,
+        epochs=12 if few else 6 if photos < 1000 else 2,
         patience=3 if few else 2,
         batch_size=16 if few else 32,
         peak_lr=2e-4,

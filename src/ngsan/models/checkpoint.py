@@ -128,6 +128,7 @@ def save_model(
     task: str | None = None,
     tensors: Mapping[str, Tensor] | None = None,
     quantize: bool = False,
+    features: str = "",
 ) -> None:
     """Writes a model; a kill at any instant leaves the model that was there or this one.
 
@@ -146,6 +147,8 @@ def save_model(
         task: What it was trained for, if not the task of its configuration.
         tensors: Weights to write in place of the model's, such as averaged ones.
         quantize: Whether large matrices are written in 8 bits, see `ngsan.models.quantize`.
+        features: What made the features that a model of regions was trained on, as their store
+            describes it; so others can be made for it.
 
     Raises:
         ValueError: The arguments do not match.
@@ -170,6 +173,8 @@ def save_model(
     metadata = _describe(config, companions, metrics or {}, task or kind)
     if quantize:
         metadata["rounding"] = SCHEME
+    if features:
+        metadata["features"] = features
     metadata["signature"] = content_signature(weights, metadata)
     folder = Path(folder)
     make_folder(folder)
@@ -300,6 +305,15 @@ def read_metrics(folder: str | Path) -> dict[str, Any]:
     if not isinstance(metrics, dict):
         raise ValueError(f"{path}: damaged or no weights: its metrics are {metrics!r}")
     return metrics
+
+
+def read_features(folder: str | Path) -> str:
+    """What made the features that a model was trained on; "" if it is not known.
+
+    Raises:
+        ValueError: The weights are missing or cannot be read.
+    """
+    return metadata_of(Path(folder) / WEIGHTS).get("features", "")
 
 
 def read_task(folder: str | Path) -> str:

@@ -194,6 +194,9 @@ class Task(ABC):
     companions: Mapping[str, Companion]
     """The vocabularies that are saved with the model."""
 
+    features = ""
+    """What made the features of the training data, if the model is of regions."""
+
     def __init__(self, fabric: Fabric, train: Any, val: Any, metric: str) -> None:
         """Holds the parts.
 
@@ -242,6 +245,7 @@ class Task(ABC):
             run=config,
             metrics=metrics,
             tensors=weights,
+            features=self.features,
         )
 
     def load(self, folder: Path) -> dict[str, Tensor]:

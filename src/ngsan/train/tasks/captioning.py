@@ -288,6 +288,7 @@ class CaptioningTask(Task):
         super().__init__(fabric, train, val, config.validation.metric)
         self.config = fit_sizes(config, train)
         self.companions = {"vocabulary": train.vocabulary}
+        self.features = train.store.source if config.model.backbone == "none" else ""
 
     def build(self, *, fresh: bool) -> CaptionerModel:
         config, model, dataset = self.config, self.config.model, self.train
