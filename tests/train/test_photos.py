@@ -8,12 +8,16 @@ from safetensors.torch import load_file
 
 from ngsan.config import DataConfig, VisionConfig
 from ngsan.data.captions import ImageCaptions, write_captions
+from ngsan.data.pictures import PictureStore
 from ngsan.data.synthetic.folders import scene_vocabulary
 from ngsan.data.synthetic.render import render
 from ngsan.data.synthetic.scenes import sample_captions, sample_scenes
 from ngsan.models.captioner import PhotoEncoder
-from ngsan.models.checkpoint import load_model
+from ngsan.models.checkpoint import load_model, save_model
+from ngsan.models.quantize import absorb_norms
+from ngsan.nn.losses import word_cross_entropy
 from ngsan.train.run import train
+from ngsan.vision.photos import PhotoDataset
 from tests.train.helpers import same_tensors, tiny_model, tiny_run
 
 SIZE = 32
@@ -140,3 +144,34 @@ def test_missing_images_raise(folder, tmp_path):
 def test_log_has_the_number_of_parameters(trained):
     start = json.loads((trained / "log.jsonl").read_text().splitlines()[0])
     assert start["parameters"] > 2_500_000
+
+
+def test_an_epoch_on_its_own_data_does_not_hurt_a_packed_model(folder, trained, tmp_path):
+    """Its norms were folded into the convolutions: in training mode they would destroy it."""
+    from dataclasses import replace
+
+    captioner, config, companions = load_model(trained, "captioning")
+    data = PhotoDataset(
+        folder, "train", PictureStore(folder / "pictures"), captioner.encoder.backbone
+    )
+    batch = data.batch(range(len(data)))
+
+    def loss(model):
+        model.eval()
+        with torch.inference_mode():
+            logits = model(batch.features, None, None, batch.words)
+        return float(word_cross_entropy(logits, batch.targets, batch.target_mask))
+
+    absorb_norms(captioner)
+    save_model(tmp_path / "packed", captioner, config, companions, quantize=True)
+    before = loss(load_model(tmp_path / "packed", "captioning")[0].float())
+    run = run_of(folder, min_crop=1.0, color_jitter=0.0)
+    schedule = replace(run.cross_entropy.schedule, peak_lr=1e-4)
+    run = replace(
+        run,
+        init_from=str(tmp_path / "packed"),
+        cross_entropy=replace(run.cross_entropy, epochs=1, schedule=schedule),
+        self_critical=replace(run.self_critical, epochs=0),
+    )
+    train(run, tmp_path / "run")
+    assert loss(load_model(tmp_path / "run", "captioning")[0]) < before

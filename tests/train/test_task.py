@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ngsan.config import CaptionerConfig
+from ngsan.train.run import FEW_STEPS, too_few_steps
 from ngsan.train.task import check_initial, check_norm
 
 
@@ -21,3 +22,14 @@ def test_initial_model_mismatch_names_all_differing_keys():
     other = dataclasses.replace(given, layers=2, dim=256, dropout=0.5)
     with pytest.raises(ValueError, match=r"init_from: DIR is .* model: model\.dim, model\.layers$"):
         check_initial("DIR", given, other, ("dropout",))
+
+
+def test_runs_that_are_far_too_short_are_warned_about():
+    """200 images in steps of 64 for 15 epochs ended in captions of one word."""
+    short = [{"epochs": 15, "steps": 4}]
+    assert "60 steps are far too few for a model of 41,300,000" in too_few_steps(
+        short, 41_300_000, ""
+    )
+    assert not too_few_steps(short, 41_300_000, "DIR")
+    assert not too_few_steps(short, 500_000, "")
+    assert not too_few_steps([{"epochs": FEW_STEPS, "steps": 1}], 41_300_000, "")

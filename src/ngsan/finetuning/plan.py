@@ -26,6 +26,12 @@ HELD_OUT, MIN_HELD_OUT, MAX_HELD_OUT = 0.15, 5, 200
 FEW = 300
 """Fewer pictures are mirrored, too, and pass by more often."""
 
+SHOWN = 10_000
+"""Captions that pass by in all epochs together,"""
+
+MAX_EPOCHS = 12
+"""in at most this many epochs."""
+
 MAX_LENGTH = 40
 """The longest captions that are learned whole, in words."""
 
@@ -109,7 +115,7 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
     few = photos < FEW
     most = sorted(lengths)[int(0.98 * (len(lengths) - 1))] if lengths else 0
     return Plan(
-        epochs=12 if few else 6 if photos < 1000 else 2,
+        epochs=min(MAX_EPOCHS, max(1, round(SHOWN / max(1, captions)))),
         patience=3 if few else 2,
         batch_size=16 if few else 32,
         peak_lr=2e-4,

@@ -1,7 +1,7 @@
 """Starts or resumes a training run: its processes, its folder, its task and its state."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event
@@ -16,7 +16,7 @@ from ngsan.data.captions import CAPTIONS
 from ngsan.data.parallel.dataset import INDEX
 from ngsan.data.questions import QUESTIONS
 from ngsan.models.checkpoint import WEIGHTS
-from ngsan.threads import limit_torch_threads
+from ngsan.threads import SMALL_MODEL, limit_torch_threads
 from ngsan.train.checkpointing import STATES, Checkpointer, remove_epochs, restore_model
 from ngsan.train.data_check import DataCheck
 from ngsan.train.distributed import (
@@ -41,6 +41,9 @@ from ngsan.train.state import (
     settings,
 )
 from ngsan.train.task import Progress, RunConfig, Task
+
+FEW_STEPS = 2_000
+"""Steps below which a model of more than `SMALL_MODEL` parameters learns next to nothing."""
 
 _LOCK = ".lock"
 
@@ -216,6 +219,7 @@ def _train(
         stop=stop,
         log=log,
     )
+    about = task.describe()
     log(
         {
             "event": "start",
@@ -224,15 +228,37 @@ def _train(
             "processes": fabric.world_size,
             "precision": precision,
             "resumed_at": None if state is None else progress.step,
-            **task.describe(),
+            **about,
         }
     )
+    start = config.init_from if isinstance(config, TrainConfig) else "another task"
+    if text := too_few_steps(about["phases"], parameters, start):
+        log({"event": "note", "text": text})
     optimizer = {} if state is None else dict(state.tensors["optimizer"])
     with closing(data_check), closing(checkpointer):
         run_phases(run, progress, optimizer)
         checkpointer.finish(progress)
     if fabric.is_global_zero and progress.best is not None:
         _log_end(progress, output, log)
+
+
+def too_few_steps(phases: Sequence[Mapping[str, Any]], parameters: int, init_from: str) -> str:
+    """A warning if a run from random weights is far too short for its model; "" otherwise.
+
+    Args:
+        phases: Each with "epochs" and "steps" per epoch.
+        parameters: Of the model.
+        init_from: The model that the run starts from, if there is one.
+    """
+    steps = sum(phase["epochs"] * phase["steps"] for phase in phases)
+    if init_from or parameters < SMALL_MODEL or steps >= FEW_STEPS:
+        return ""
+    return (
+        f"warning: {steps:,} steps are far too few for a model of {parameters:,} weights from "
+        "random ones: it will hardly look at the images. Pass more --cross_entropy.epochs and a "
+        "smaller --cross_entropy.batch_size, or the recipe small; with few images of your own, "
+        "ngsan finetune starts from a trained model"
+    )
 
 
 def _log_end(progress: Progress, output: Path, log: Listener) -> None:
