@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -193,3 +194,37 @@ def test_a_forked_process_starts_its_own(service):
 
 def test_shared_service_is_one():
     assert shared_service() is shared_service()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("JPEG", {"progressive": True, "subsampling": 0}), ("WEBP", {"method": 0}), ("PNG", {})],
+)
+def test_a_lack_of_memory_is_not_taken_for_damage(kind, options):
+    side = 3000
+    content = files.saved(Image.new("RGB", (side, side), "red"), kind, **options)
+    service = DecodingService(1, Limits(memory=65_000_000))
+    assert service.squares(content, (8,)).size == (side, side)
+    service = DecodingService(1, Limits(memory=60_000_000, large_memory=65_000_000))
+    with pytest.raises(ImageError):
+        service.squares(content, (8,))
+
+
+def test_low_priority_holds_for_one_file(service):
+    service.squares(files.png(8, 8), (8,))
+    (process,) = processes(service)
+    tasks = Path(f"/proc/{process}/task")
+
+    def priorities():
+        return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks.iterdir()}
+
+    usual = priorities()
+    thread = threading.Thread(
+        target=service.squares,
+        args=(files.progressive_scans(40, 2500), (8,)),
+        kwargs={"max_pixels": MANY, "low_priority": True},
+    )
+    thread.start()
+    wait_for(lambda: priorities() == {*usual, 10})
+    thread.join()
+    wait_for(lambda: priorities() == usual)

@@ -9,6 +9,7 @@ other.
 """
 
 import ctypes
+import io
 import json
 import os
 import signal
@@ -23,7 +24,14 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.vision.images import FORMATS, ImageError, open_picture, to_square
+from ngsan.vision.images import (
+    FORMATS,
+    ImageError,
+    open_checked,
+    open_picture,
+    reading,
+    to_square,
+)
 
 Head: TypeAlias = dict[str, Any]
 
@@ -34,6 +42,8 @@ NO_MEMORY = "not enough memory to decode it"
 
 _STACK = 1 << 21
 _MANY_BYTES = 10_000_000
+_BYTES_PER_PIXEL = 12
+"""What decoders need at most, roughly."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -81,17 +91,20 @@ def receive(connection: socket.socket) -> tuple[Head, bytes | IO[bytes]] | None:
 def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) -> None:
     """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
     signal.setitimer(signal.ITIMER_PROF, head["cpu_seconds"])
+    again = source if isinstance(source, bytes) else os.fdopen(os.dup(source.fileno()), "rb")
     try:
         arrays, size = _decode(source, head)
         answer: Head = {"size": size, "shapes": [array.shape for array in arrays]}
     except ImageError as error:
-        arrays, answer = [], {"error": str(error).removeprefix("the image: ")}
+        short = head.get("has_more_memory") and _may_lack_memory(again, head["memory"])
+        message = NO_MEMORY if short else str(error).removeprefix("the image: ")
+        arrays, answer = [], {"error": message}
     except MemoryError:
         arrays, answer = [], {"error": NO_MEMORY}
     signal.setitimer(signal.ITIMER_PROF, 0)
     large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
     if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:
-        del source
+        del source, again
         _release_memory()
     with suppress(OSError):
         send(connection, answer, arrays)
@@ -107,6 +120,19 @@ def _decode(source: Any, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int
     if "sides" not in head:
         return [np.asarray(picture.image)], picture.size
     return [to_square(picture.image, side) for side in head["sides"]], picture.size
+
+
+def _may_lack_memory(source: bytes | IO[bytes], memory: int) -> bool:
+    """Whether a file that was reported as damaged may have needed more memory than `memory`."""
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    file.seek(0)
+    is_webp = file.read(4) == b"RIFF"  # its decoder fails before it reports a size
+    file.seek(0)
+    try:
+        with reading("the image"), open_checked(file, FORMATS) as image:
+            return image.width * image.height * _BYTES_PER_PIXEL > memory
+    except ImageError:
+        return is_webp
 
 
 def _limit_memory(size: int) -> None:

@@ -7,27 +7,22 @@ need no decoding and stay in this process.
 Shapes: `S` side of a square, `T` frames.
 """
 
-import json
 import math
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from ngsan.vision.decode_worker import LENGTHS, NO_MEMORY, Head, send
+from ngsan.vision.decode_process import DecodingProcess, Found, LostError, Pixels
+from ngsan.vision.decode_worker import NO_MEMORY, Head
 from ngsan.vision.images import (
     MAX_PIXELS,
     ImageError,
@@ -38,25 +33,8 @@ from ngsan.vision.images import (
     to_square,
 )
 
-Pixels: TypeAlias = NDArray[np.uint8]
-
-_START_SECONDS = 120.0
-"""Time for a process to start, on the busiest of machines."""
-
 _CLIP_SECONDS = 600.0
 """CPU time for a clip, many frames of which may have to be decoded."""
-
-_NICE = 10
-"""Priority of a file that takes long, where `Limits.quick_seconds` asks for it."""
-
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from ngsan.vision.decode_worker import main
-main()
-"""
-
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 
 @dataclass(frozen=True)
@@ -86,10 +64,6 @@ class Squares(NamedTuple):
     """(S, S, 3) RGB for each side that was asked for."""
     size: tuple[int, int]
     """Upright width and height of the original image."""
-
-
-Found: TypeAlias = tuple[list[Pixels], tuple[int, int]]
-"""The arrays of a file, and the upright width and height of its image."""
 
 
 class DecodingService:
@@ -140,7 +114,12 @@ class DecodingService:
         self._reset()
 
     def squares(
-        self, source: ImageSource, sides: tuple[int, ...], *, max_pixels: int = MAX_PIXELS
+        self,
+        source: ImageSource,
+        sides: tuple[int, ...],
+        *,
+        max_pixels: int = MAX_PIXELS,
+        low_priority: bool = False,
     ) -> Squares:
         """Reads an image once and resizes it to squares, without keeping the aspect ratio.
 
@@ -149,6 +128,7 @@ class DecodingService:
                 `ngsan.vision.images.open_picture`.
             sides: S of each square.
             max_pixels: Limit of width times height.
+            low_priority: Whether other processes go first from the beginning.
 
         Raises:
             ImageError: The image is unsupported, damaged or missing, or exceeds a limit.
@@ -158,7 +138,9 @@ class DecodingService:
             picture = open_picture(source, max_pixels=max_pixels)
             return Squares(tuple(to_square(picture.image, side) for side in sides), picture.size)
         near = 2 * max(sides)
-        arrays, size = self._read(source, sides=sides, max_pixels=max_pixels, min_side=near)
+        arrays, size = self._read(
+            source, low_priority, sides=sides, max_pixels=max_pixels, min_side=near
+        )
         return Squares(tuple(arrays), size)
 
     def picture(
@@ -175,9 +157,9 @@ class DecodingService:
         (pixels,), _ = self._read(path, sides=(side,), frames=frames, suffix=Path(path).suffix)
         return pixels
 
-    def _read(self, source: Any, **wanted: Any) -> Found:
+    def _read(self, source: Any, low_priority: bool = False, **wanted: Any) -> Found:
         """Decodes a file; with little memory first, as that needs no turn."""
-        clip = "frames" in wanted
+        clip, quick = "frames" in wanted, 0.0 if low_priority else self.limits.quick_seconds
         head: Head = {
             **wanted,
             "cpu_seconds": _CLIP_SECONDS if clip else self.limits.cpu_seconds,
@@ -186,9 +168,11 @@ class DecodingService:
         try:
             with _opened(source) as (data, file):
                 with suppress(MemoryError):
-                    return self._ask({**head, "memory": self.limits.memory}, data, file)
+                    little = {**head, "memory": self.limits.memory, "has_more_memory": True}
+                    return self._ask(little, data, file, quick)
                 with self._large:
-                    return self._ask({**head, "memory": self.limits.large_memory}, data, file)
+                    large = {**head, "memory": self.limits.large_memory}
+                    return self._ask(large, data, file, quick)
         except MemoryError:
             self._on_lost("memory")
             problem = NO_MEMORY
@@ -201,7 +185,7 @@ class DecodingService:
         name = str(source) if isinstance(source, str | os.PathLike) else "the image"
         raise ImageError(f"{name}: {problem}")
 
-    def _ask(self, head: Head, data: Any, file: IO[bytes] | None) -> Found:
+    def _ask(self, head: Head, data: Any, file: IO[bytes] | None, quick_seconds: float) -> Found:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._idle or len(self._all) < self._max)
             if self._closed:
@@ -211,7 +195,7 @@ class DecodingService:
                 self._all.discard(worker)
                 worker = self._new()
         try:
-            return worker.ask(head, data, file, self.limits.quick_seconds)
+            return worker.ask(head, data, file, quick_seconds)
         finally:
             with self._changed:
                 if worker.is_free:
@@ -221,9 +205,9 @@ class DecodingService:
                     self._all.discard(worker)
                 self._changed.notify()
 
-    def _new(self) -> "_Worker":
+    def _new(self) -> DecodingProcess:
         try:
-            worker = _Worker()
+            worker = DecodingProcess()
         except OSError as error:
             raise ImageError(f"cannot start a process to decode it: {error}") from None
         self._all.add(worker)
@@ -231,122 +215,9 @@ class DecodingService:
         return worker
 
     def _reset(self) -> None:
-        self._idle, self._all = list[_Worker](), set[_Worker]()
+        self._idle, self._all = list[DecodingProcess](), set[DecodingProcess]()
         self._peak = 0
         self._changed, self._large = threading.Condition(), threading.Lock()
-
-
-class LostError(Exception):
-    """A process was lost: "time" or "crash", and a message about it."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class _Worker:
-    """A process, and the connection to it."""
-
-    def __init__(self) -> None:
-        paths = [*sys.path, str(Path(__file__).parents[2])]
-        with ExitStack() as stack:
-            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
-            # In a process group of its own, which Ctrl-C in a terminal does not end.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, json.dumps(paths)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **_ENVIRONMENT},
-                process_group=0,
-            )
-            self._socket = ours.dup()
-        self._ready, self.is_free = False, True
-        self._end = weakref.finalize(self, _end, self._process, self._socket)
-
-    def ask(self, head: Head, data: Any, file: IO[bytes] | None, quick_seconds: float) -> Found:
-        """The answer to a request.
-
-        Raises:
-            LostError: The process has to be replaced.
-            ImageError: The file cannot be read; the message is without its name.
-            MemoryError: It needs more memory.
-        """
-        self.is_free = False
-        try:
-            if not self._ready:
-                self._socket.settimeout(_START_SECONDS)
-                self._receive(math.inf, _START_SECONDS)
-                self._ready = True
-            self._socket.settimeout(head["seconds"])
-            send(self._socket, head, (data,), file)
-            answer, content = self._receive(quick_seconds, head["seconds"])
-        except TimeoutError:
-            raise LostError("time", _too_long(head["seconds"])) from None
-        except OSError:
-            raise self._lost(head) from None
-        self.is_free = True
-        if "error" in answer:
-            raise MemoryError if answer["error"] == NO_MEMORY else ImageError(answer["error"])
-        return _split(content, answer["shapes"]), (answer["size"][0], answer["size"][1])
-
-    @property
-    def lives(self) -> bool:
-        """Whether the process is there."""
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """Ends the process, and whoever waits for its answer."""
-        self._process.kill()
-
-    def stop(self) -> None:
-        """Ends the process, and closes the connection, which nobody uses."""
-        self._end()
-
-    def leave(self) -> None:
-        """Leaves the process to the parent of this one."""
-        self._end.detach()
-        self._process.returncode = 0
-        self._socket.close()
-
-    def _receive(self, quick_seconds: float, seconds: float) -> tuple[Head, bytearray]:
-        if quick_seconds < seconds:
-            self._socket.settimeout(quick_seconds)
-            try:
-                self._socket.recv(1, socket.MSG_PEEK)
-            except TimeoutError:
-                self._lower_priority()
-        self._socket.settimeout(seconds)
-        length, size = LENGTHS.unpack(self._receive_exactly(LENGTHS.size))
-        head = json.loads(self._receive_exactly(length))
-        return head, self._receive_exactly(size)
-
-    def _receive_exactly(self, size: int) -> bytearray:
-        content = bytearray(size)
-        view = memoryview(content)
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionError
-            view = view[count:]
-        return content
-
-    def _lower_priority(self) -> None:
-        """Lets other processes go first; on Linux, where it ends with the thread that decodes."""
-        process = self._process.pid
-        with suppress(OSError):
-            for task in Path(f"/proc/{process}/task").iterdir():
-                if int(task.name) != process:
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), _NICE)
-
-    def _lost(self, head: Head) -> LostError:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        if not self._ready:
-            return LostError("crash", "the process to decode it did not start")
-        if self._process.returncode == -signal.SIGPROF:
-            return LostError("time", _too_long(head["cpu_seconds"]))
-        return LostError("crash", "damaged image: it crashed the decoder")
 
 
 @contextmanager
@@ -362,25 +233,6 @@ def _opened(source: Any) -> Iterator[tuple[Any, IO[bytes] | None]]:
             "an image is a path, a Pillow image, an array or the bytes of a file, "
             f"not {type(source).__name__}"
         )
-
-
-def _too_long(seconds: float) -> str:
-    return f"decoding took more than {seconds:g} seconds"
-
-
-def _split(content: bytearray, shapes: list[list[int]]) -> list[Pixels]:
-    numbers, arrays, start = np.frombuffer(content, np.uint8), [], 0
-    for shape in shapes:
-        end = start + math.prod(shape)
-        arrays.append(numbers[start:end].reshape(shape))
-        start = end
-    return arrays
-
-
-def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
-    process.kill()
-    process.wait()
-    connection.close()
 
 
 _SERVICES: weakref.WeakSet[DecodingService] = weakref.WeakSet()
