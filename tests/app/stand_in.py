@@ -16,6 +16,7 @@ from ngsan.app.app import build_app
 from ngsan.app.context import ServedModel
 from ngsan.app.settings import ServeSettings
 from ngsan.predict.captioner import Captioner
+from ngsan.vision.decoding import shared_service
 from tests.predict.painter import Painter, Spotter, paint
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,8 @@ def card_of(painter):
 def make_app(painter=None, **settings):
     """An application with one worker, for a deterministic order."""
     made = ServeSettings(**{"workers": 1, "batch_size": 8} | settings)
-    return build_app(made, model=card_of(GatedPainter() if painter is None else painter))
+    model = card_of(GatedPainter() if painter is None else painter)
+    return build_app(made, model=model, decoding=shared_service())
 
 
 def client_of(app, **options):

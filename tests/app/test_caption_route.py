@@ -181,7 +181,8 @@ def test_invalid_options_raise(app, fields, message):
 
 WRONG_JSON = [
     ("{", 400, "not JSON"),
-    ("[" * 100_000, 400, "not JSON"),
+    ("[" * 50_000, 400, "nested too deeply"),
+    ("[" * 100_000, 413, "besides the photographs"),
     ("\xff", 400, "not JSON"),
     ("[]", 422, "must be an object"),
     ("{}", 422, "no photograph"),

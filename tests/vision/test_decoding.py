@@ -228,3 +228,15 @@ def test_low_priority_holds_for_one_file(service):
     wait_for(lambda: priorities() == {*usual, 10})
     thread.join()
     wait_for(lambda: priorities() == usual)
+
+
+def test_memory_of_a_large_picture_is_released(service):
+    service.squares(files.saved(photo(), "PNG"), (8,))
+    (process,) = processes(service)
+
+    def resident():
+        return 4096 * int(Path(f"/proc/{process}/statm").read_text().split()[1])
+
+    before = resident()
+    service.squares(files.png(5000, 5000, colour=0), (8,))  # 25 MB
+    assert resident() - before < 10_000_000

@@ -20,6 +20,7 @@ from ngsan.app.schemas import Health, ModelList, answers, problems
 from ngsan.app.settings import ServeSettings
 from ngsan.app.site_routes import add_site_routes
 from ngsan.app.studio import SceneStudio
+from ngsan.vision.decoding import DecodingService
 
 DESCRIPTION = """Captions photographs and drawn scenes, and shows the attention of the models.
 
@@ -32,6 +33,7 @@ def build_app(
     *,
     model: ServedModel | None = None,
     studio: SceneStudio | None = None,
+    decoding: DecodingService | None = None,
 ) -> FastAPI:
     """Builds the application of a server.
 
@@ -39,20 +41,24 @@ def build_app(
         settings: The address and the limits.
         model: A model of photographs that is open already; None for that of the settings.
         studio: Scene models that are open already; None for those in the package.
+        decoding: Decodes the photographs; None for processes with the limits of the settings.
 
     Raises:
         ValueError: The model cannot be opened.
     """
-    context = Context(settings, ServedModel.open(settings) if model is None else model)
+    model = ServedModel.open(settings) if model is None else model
+    context = Context(settings, model, decoding)
     scenes = SceneModels(context, studio)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # In the background, so that the first scene is as quick as the others.
         opening = asyncio.create_task(_open_early(scenes))
+        context.decoding.start(settings.decoders)
         yield
         opening.cancel()
         context.batcher.close()
+        context.decoding.close()
 
     app = FastAPI(
         title="ngsan",

@@ -1,16 +1,17 @@
 """What the routes of a server share: the model, queues, limits and counters."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ngsan.app.clients import Capacity, Ledger, busy
 from ngsan.app.errors import ApiError
 from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
-from ngsan.app.workers import Batcher, Capacity, busy
+from ngsan.app.workers import Batcher, FairThreads
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
-from ngsan.threads import WorkerThreads
+from ngsan.vision.decoding import DecodingService, Limits
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,18 @@ class ServedModel:
         return content if isinstance(content, dict) else None
 
 
+LIMITS = Limits(seconds=50.0, memory=112 << 20, large_memory=400 << 20, quick_seconds=0.05)
+"""Of the decoding of a photograph; the memory of the server depends on it."""
+
+_CLIENTS = 4
+"""Clients whose queues may be full at the same time."""
+
+
+def queue_of(size: int) -> Capacity:
+    """The limit of a queue in which a client has `size` places."""
+    return Capacity(_CLIENTS * size, size)
+
+
 @dataclass
 class ServerState:
     """Whether the server is shutting down, and how many requests are open."""
@@ -82,15 +95,27 @@ class ServerState:
 class Context:
     """What the routes of a server share; threads start when there is work."""
 
-    def __init__(self, settings: ServeSettings, model: ServedModel) -> None:
+    def __init__(
+        self,
+        settings: ServeSettings,
+        model: ServedModel,
+        decoding: DecodingService | None = None,
+    ) -> None:
         self.settings, self.model = settings, model
         self.state, self.metrics = ServerState(), Metrics()
-        self.photos = Capacity(settings.queue_size)
+        self.ledger = Ledger()
+        self.photos = queue_of(settings.queue_size)
         self.metrics.waiting.set_function(lambda: self.photos.used)
-        self.explain_requests = Capacity(settings.explain_queue_size)
-        self.decoders = WorkerThreads(settings.decode_threads, "decode")
-        self.explainers = WorkerThreads(1, "explain")
-        self.detectors = WorkerThreads(1, "objects")
+        self.explain_requests = queue_of(settings.explain_queue_size)
+        count = settings.decoders
+        self.decoding = decoding or DecodingService(
+            count,
+            replace(LIMITS, cpu_seconds=settings.decode_timeout),
+            on_lost=lambda reason: self.metrics.lost.labels(reason).inc(),
+        )
+        self.decoders = FairThreads(count, "decode", self.ledger, share=max(1, count - 1))
+        self.explainers = FairThreads(1, "explain", self.ledger)
+        self.detectors = FairThreads(1, "objects", self.ledger)
 
         def on_batch(count: int) -> None:
             self.metrics.batches.observe(count)
@@ -98,6 +123,7 @@ class Context:
 
         self.batcher = Batcher(
             model.captioner,
+            ledger=self.ledger,
             size=settings.batch_size,
             workers=settings.workers,
             on_batch=on_batch,

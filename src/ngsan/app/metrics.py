@@ -42,6 +42,20 @@ class Metrics:
         self.waiting = Gauge(
             "ngsan_waiting_photographs", "Photographs in the queue and the model.", registry=add
         )
+        self.decoding = Histogram(
+            "ngsan_decoding_seconds",
+            "Time to decode a photograph.",
+            buckets=_SECONDS,
+            registry=add,
+        )
+        self.lost = Counter(
+            "ngsan_decoders_stopped",
+            "Photographs that exceeded a limit of time or memory, or crashed their decoder.",
+            ["reason"],
+            registry=add,
+        )
+        for reason in ("time", "memory", "crash"):
+            self.lost.labels(reason)
         self.open = Gauge("ngsan_open_requests", "Requests without an answer.", registry=add)
         self.disconnects = Counter(
             "ngsan_client_disconnects", "Clients that left before their answer.", registry=add

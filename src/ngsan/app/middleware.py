@@ -9,17 +9,17 @@ import hmac
 import logging
 import time
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ngsan.app.clients import CLIENT, Capacity, client_name
 from ngsan.app.context import ServerState
 from ngsan.app.errors import ApiError, ClientDisconnected, error_response
 from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
-from ngsan.app.workers import Capacity
 
 LOG = logging.getLogger("ngsan.app")
 
@@ -49,6 +49,9 @@ _UPLOADS = ("/v1/caption", "/v1/explain")
 _ALWAYS = ("/healthz", "/metrics")
 """Routes that answer during shutdown."""
 
+_PIECE = 64 * 1024
+"""Bytes of an answer that are sent at a time; the next ones wait until the client receives them."""
+
 _LINGER_SECONDS = 2.0
 _CLIENT_CLOSED = 499
 
@@ -58,7 +61,7 @@ class AccessControl:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app, self._names = app, settings.names
-        self._token = None if settings.token is None else settings.token.encode()
+        self._tokens = settings.tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -77,7 +80,7 @@ class AccessControl:
         foreign |= headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign and path.startswith(_PROTECTED):  # a link to the page is harmless
             return error_response(400, "Pages of other sites may not use this server.")
-        if self._token is not None and path.startswith(_PROTECTED) and not self._has_token(headers):
+        if self._tokens and path.startswith(_PROTECTED) and not token_of(headers, self._tokens):
             return error_response(
                 401,
                 "A token is needed: send it as Authorization: Bearer TOKEN.",
@@ -85,12 +88,15 @@ class AccessControl:
             )
         return None
 
-    def _has_token(self, headers: Headers) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip().encode("utf-8", "replace")
-        assert self._token is not None
-        # In constant time, which reveals nothing about a part that is right.
-        return hmac.compare_digest(given, self._token) and scheme.lower() == "bearer"
+
+def token_of(headers: Headers, tokens: Sequence[str]) -> str | None:
+    """Which of the server's tokens a request has; None without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given, found = token.strip().encode("utf-8", "replace"), None
+    for known in tokens:  # all, in constant time, which reveals nothing about a part that is right
+        if hmac.compare_digest(given, known.encode()) and scheme.lower() == "bearer":
+            found = known
+    return found
 
 
 def _host_name(host: str) -> str:
@@ -109,15 +115,16 @@ class RequestLimits:
     ) -> None:
         self._app, self._settings = app, settings
         self._metrics, self._state = metrics, state
-        self._bytes = Capacity(settings.max_total_bytes)
+        self._bytes = Capacity(settings.max_total_bytes, settings.max_total_bytes * 2 // 3)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
+        client = CLIENT.set(self._client(scope))
         body = _Body(scope, receive, self._settings, self._bytes)
-        reply = _Reply(send, body, self._state)
+        reply = _Reply(send, body, self._state, self._bytes)
         self._state.open_requests += 1
         self._metrics.open.inc()
         try:
@@ -125,9 +132,16 @@ class RequestLimits:
         finally:
             self._state.open_requests -= 1
             self._metrics.open.dec()
-            self._bytes.free(body.held)
+            self._bytes.free(body.held + reply.held)
+            CLIENT.reset(client)
             self._metrics.bytes.inc(body.size)
             self._log(scope, reply.status, time.perf_counter() - started)
+
+    def _client(self, scope: Scope) -> str:
+        """Its token, if clients have tokens of their own, else its address."""
+        tokens = self._settings.tokens
+        token = token_of(Headers(scope=scope), tokens) if len(tokens) > 1 else None
+        return client_name((scope.get("client") or ("",))[0], token)
 
     async def _answer(self, scope: Scope, body: "_Body", reply: "_Reply") -> None:
         try:
@@ -229,22 +243,40 @@ class _Body:
 class _Reply:
     """The answer to a request."""
 
-    def __init__(self, send: Send, body: _Body, state: ServerState) -> None:
-        self._send, self._body, self._state = send, body, state
-        self.status = 0
+    def __init__(self, send: Send, body: _Body, state: ServerState, total: Capacity) -> None:
+        self._send, self._body, self._state, self._total = send, body, state, total
+        self.status = self.held = 0
+        self._start: Message = {}
 
     async def send(self, message: Message) -> None:
-        """Sends a part; the connection is closed after it if the body was not read to its end."""
+        """Sends a part; the connection is closed after it if the body was not read to its end.
+
+        A large one counts with the bytes of requests until the client has received it.
+        """
         if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers.update(HEADERS)
-            headers.setdefault("cache-control", "no-store")
-            unread = not self._body.complete
-            if unread:
-                await self._body.linger()
-            if unread or self._state.draining:
-                headers["connection"] = "close"
+            self._start = message  # sent with the first part, as that may not fit
+            return
+        content = message.get("body", b"")
+        if not self.status:
+            if len(content) > _PIECE and not self._total.take(len(content)):
+                raise ApiError(429, "too many bytes are being sent; try again later")
+            self.held += len(content) if len(content) > _PIECE else 0
+            await self._send_start(self._start)
+        for start in range(0, len(content) or 1, _PIECE):
+            piece = content[start : start + _PIECE]
+            more = start + _PIECE < len(content) or message.get("more_body", False)
+            await self._send({**message, "body": piece, "more_body": more})
+
+    async def _send_start(self, message: Message) -> None:
+        self.status = message["status"]
+        headers = MutableHeaders(scope=message)
+        headers.update(HEADERS)
+        headers.setdefault("cache-control", "no-store")
+        unread = not self._body.complete
+        if unread:
+            await self._body.linger()
+        if unread or self._state.draining:
+            headers["connection"] = "close"
         await self._send(message)
 
     async def end_with(self, scope: Scope, error: ApiError) -> None:

@@ -46,7 +46,7 @@ def add_photo_routes(app: FastAPI, context: Context) -> None:
         If one photograph cannot be read, the whole request fails.
         """
         context.check_capacity(context.photos)
-        upload = await read_upload(request, settings, context.decoders)
+        upload = await read_upload(request, settings)
         options = _read_options(context, upload)
         with context.photos.reserved(len(upload.images)):
             results = await run_unless_disconnected(
@@ -72,7 +72,7 @@ def add_photo_routes(app: FastAPI, context: Context) -> None:
         geometric bias of that cell, as in `/v1/bias`.
         """
         with context.explain_requests.reserved():
-            upload = await read_upload(request, settings, context.decoders)
+            upload = await read_upload(request, settings)
             if len(upload.images) > 1:
                 raise ApiError(422, "send one photograph at a time")
             options = _read_options(context, upload, explain=True)
@@ -101,7 +101,7 @@ async def _caption(
     context: Context, upload: Upload, options: CaptionRequest
 ) -> list[dict[str, Any]]:
     size = context.model.image_size
-    photos = await decode_photos(upload.images, size, context.settings, context.decoders)
+    photos = await decode_photos(upload.images, size, context)
     found = await _find_objects(context, upload) if options.objects else None
     upload.images.clear()  # the files may be large and are not needed any longer
     try:
@@ -131,7 +131,7 @@ async def _find_objects(context: Context, upload: Upload) -> list[list[dict[str,
     """The objects of each photograph."""
     captioner, threads = context.model.captioner, context.detectors
     size = await threads.run(lambda: captioner.detector.size)  # opens it, the first time
-    photos = await decode_photos(upload.images, size, context.settings, context.decoders)
+    photos = await decode_photos(upload.images, size, context)
     return [
         [one.as_record() for one in await threads.run(captioner.objects, photo.pixels)]
         for photo in photos
@@ -183,7 +183,7 @@ async def _explain(
     text: str | None,
 ) -> dict[str, Any]:
     size = context.model.image_size
-    (photo,) = await decode_photos(upload.images, size, context.settings, context.decoders)
+    (photo,) = await decode_photos(upload.images, size, context)
     try:
         if text is None:  # written as `/v1/caption` does it, so that both answer the same
             text = await context.batcher.caption(

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ngsan.app.attention import Surfaces
-from ngsan.app.context import Context
+from ngsan.app.context import Context, queue_of
 from ngsan.app.errors import ApiError, JsonResponse
 from ngsan.app.schemas import (
     BiasModelName,
@@ -19,8 +19,7 @@ from ngsan.app.schemas import (
     answers,
 )
 from ngsan.app.studio import SceneAnswer, SceneStudio
-from ngsan.app.workers import Capacity, run_unless_disconnected
-from ngsan.threads import WorkerThreads
+from ngsan.app.workers import FairThreads, run_unless_disconnected
 
 T = TypeVar("T")
 
@@ -33,8 +32,8 @@ class SceneModels:
     def __init__(self, context: Context, studio: SceneStudio | None = None) -> None:
         """Uses an open studio, or opens the models in the package with the first request."""
         self._settings, self._studio = context.settings, studio
-        self._capacity = Capacity(context.settings.scene_queue_size)
-        self._threads = WorkerThreads(1, "scenes")
+        self._capacity = queue_of(context.settings.scene_queue_size)
+        self._threads = FairThreads(1, "scenes", context.ledger)
 
     async def answer(self, request: Request, call: Callable[[SceneStudio], T]) -> T:
         """The result of a call of the models, for a client that may disconnect.

@@ -27,7 +27,8 @@ class ServeSettings:
     """Folder of a model of photographs; by default the model in the package."""
 
     token: str | None = None
-    """What clients must send as `Authorization: Bearer TOKEN`; by default, no token is needed."""
+    """What clients must send as `Authorization: Bearer TOKEN`; by default, no token is needed. Of
+    several, separated by spaces, each is that of one client."""
 
     insecure: bool = False
     """Whether to listen on other addresses without a token."""
@@ -49,22 +50,25 @@ class ServeSettings:
     """Batches that are captioned at the same time."""
 
     queue_size: int = 64
-    """Photographs that may wait for the model or be in it."""
+    """Photographs of a client that may wait or be in work; four times as many of all clients."""
 
-    decode_threads: int = 2
-    """Photographs that are decoded at the same time."""
+    decoders: int = 3
+    """Processes that decode photographs; a client has at most all but one of them."""
+
+    decode_timeout: float = 5.0
+    """Processor time to decode a photograph."""
 
     max_connections: int = 512
-    """Clients that may be connected at the same time."""
+    """Connections at the same time; a client has at most half of them."""
 
     max_upload_bytes: int = 32 * 1024 * 1024
     """Bytes of a request with photographs."""
 
     max_json_bytes: int = 64 * 1024
-    """Bytes of any other request."""
+    """Bytes of any other request, and of one with photographs in JSON besides the photographs."""
 
-    max_total_bytes: int = 256 * 1024 * 1024
-    """Bytes of all requests that are being read or answered."""
+    max_total_bytes: int = 96 * 1024 * 1024
+    """Bytes of all requests and large answers at the same time; of a client, two thirds of it."""
 
     max_images: int = 16
     """Photographs of a request."""
@@ -79,10 +83,10 @@ class ServeSettings:
     """Words of a caption, of its prefix, and of the forbidden words."""
 
     explain_queue_size: int = 4
-    """Explain requests that may wait or be in work; one runs at a time."""
+    """Explain requests of a client that may wait or be in work; one runs at a time."""
 
     scene_queue_size: int = 64
-    """Scenes that may wait or be in work; one runs at a time."""
+    """Scenes of a client that may wait or be in work; one runs at a time."""
 
     header_timeout: float = 10.0
     """Time for a client to send the head of a request."""
@@ -121,11 +125,9 @@ class ServeSettings:
             raise ValueError(f"port: {self.port} is above 65535")
         if self.threads is not None:
             check_threads(self.threads)
-        check_range(self, "workers", "decode_threads", at_most=64)
-        if self.token is not None and not _is_token(self.token):
-            raise ValueError(
-                "token: it must have 8 or more ASCII letters, digits or signs, without spaces"
-            )
+        check_range(self, "workers", "decoders", at_most=64)
+        if self.token is not None and not (self.tokens and all(map(_is_token, self.tokens))):
+            raise ValueError("token: it must have 8 or more ASCII letters, digits or signs")
         if not self.host:
             raise ValueError("host: pass an address, such as 127.0.0.1, or 0.0.0.0 for all")
         if not (self.is_local or self.token or self.insecure):
@@ -145,6 +147,11 @@ class ServeSettings:
             return False
 
     @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of clients; none if everyone may use the server."""
+        return tuple((self.token or "").split())
+
+    @property
     def names(self) -> frozenset[str] | None:
         """Host names that clients may use, in lower case; None for all."""
         given = {name.strip().lower().strip("[]") for name in self.allowed_hosts.split(",")} - {""}
@@ -156,4 +163,4 @@ class ServeSettings:
 
 
 def _is_token(text: str) -> bool:
-    return len(text) >= 8 and text.isascii() and text.isprintable() and " " not in text
+    return len(text) >= 8 and text.isascii() and text.isprintable()

@@ -6,12 +6,8 @@ Shapes: `S` side of the square that photographs are resized to.
 import asyncio
 import base64
 import binascii
-import ctypes
-import json
 import logging
-import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +17,21 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
+from ngsan.app.clients import CLIENT
+from ngsan.app.context import Context
 from ngsan.app.errors import ApiError
+from ngsan.app.json_upload import JsonReader
 from ngsan.app.options import option_fields
 from ngsan.app.settings import ServeSettings
-from ngsan.threads import WorkerThreads
-from ngsan.vision.images import ImageError, open_picture, to_square
+from ngsan.vision.images import ImageError
 
 FORM, JSON = "multipart/form-data", "application/json"
 """The content types of requests with photographs."""
 
 _PLAIN_ENCODINGS = (b"7bit", b"8bit", b"binary")
 _MAX_NAME = 100
-_JPEG = b"\xff\xd8"
-_MANY_PIXELS = 10_000_000
-_FULL_SIZE = threading.Lock()
-"""Held while a picture is decoded at full size: fifty million pixels need a gigabyte for a moment,
-so only one is decoded at a time."""
+_HEAVY_SECONDS = 1.0
+"""What a client may use of late before its photographs are decoded with low priority."""
 
 # It would log parts of a malformed request.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
@@ -46,7 +41,7 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 class Upload:
     """The content of a request."""
 
-    images: list[bytes] = field(default_factory=list)
+    images: list[bytes | bytearray] = field(default_factory=list)
     """Files of photographs, in their order."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +65,7 @@ class DecodedPhoto:
     """Likewise."""
 
 
-async def read_upload(request: Request, settings: ServeSettings, threads: WorkerThreads) -> Upload:
+async def read_upload(request: Request, settings: ServeSettings) -> Upload:
     """Reads a request with photographs, as a form or as JSON.
 
     The middleware limits its bytes and time.
@@ -85,7 +80,7 @@ async def read_upload(request: Request, settings: ServeSettings, threads: Worker
     if kind == FORM:
         upload = await _read_form(request, content_type, settings)
     elif kind == JSON:
-        upload = await threads.run(_read_json, await request.body())
+        upload = await _read_json(request, settings)
     else:
         raise ApiError(415, f"send {FORM} with files named image, or {JSON}")
     if not upload.images:
@@ -98,21 +93,21 @@ async def read_upload(request: Request, settings: ServeSettings, threads: Worker
 
 
 async def decode_photos(
-    images: Sequence[bytes], size: int, settings: ServeSettings, threads: WorkerThreads
+    images: Sequence[bytes | bytearray], size: int, context: Context
 ) -> list[DecodedPhoto]:
     """Decodes photographs, a few at a time.
 
     Args:
         images: Their files.
         size: S.
-        settings: The server's limits.
-        threads: Where they are decoded.
+        context: Where and with what limits they are decoded.
 
     Raises:
         ApiError: One cannot be read; says which.
     """
+    client = CLIENT.get()
     decoded = await asyncio.gather(
-        *(threads.run(_decode, image, size, settings.max_pixels) for image in images)
+        *(context.decoders.run(_decode, image, size, context, client) for image in images)
     )
     photos: list[DecodedPhoto] = []
     for number, photo in enumerate(decoded, 1):
@@ -123,25 +118,20 @@ async def decode_photos(
     return photos
 
 
-def _decode(image: bytes, size: int, max_pixels: int) -> DecodedPhoto | ImageError:
-    with nullcontext() if image.startswith(_JPEG) else _FULL_SIZE:
+def _decode(
+    image: bytes | bytearray, size: int, context: Context, client: str
+) -> DecodedPhoto | ImageError:
+    ledger = context.ledger
+    with ledger.changed:
+        low_priority = not ledger.is_alone(client) and ledger.spent(client) > _HEAVY_SECONDS
+    with context.metrics.decoding.time():
         try:
-            # A large JPEG may be decoded at a fraction of its size, as `ngsan caption` does it.
-            picture = open_picture(image, max_pixels=max_pixels, min_side=2 * size)
-            pixels = to_square(picture.image, size)
-            width, height = picture.size
-            del picture
+            (pixels,), (width, height) = context.decoding.squares(
+                image, (size,), max_pixels=context.settings.max_pixels, low_priority=low_priority
+            )
         except ImageError as error:
             return error
-        if width * height > _MANY_PIXELS:  # of the file: what is left of it by now is small
-            _release_memory()
-        return DecodedPhoto(pixels, width, height)
-
-
-def _release_memory() -> None:
-    """Returns the memory of a large picture to the system, where the C library supports it."""
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    return DecodedPhoto(pixels, width, height)
 
 
 class _FormReader:
@@ -227,7 +217,7 @@ async def _read_form(request: Request, content_type: str, settings: ServeSetting
     upload = Upload(from_form=True)
     for name, content in reader.close():
         if name == "image":
-            upload.images.append(bytes(content))
+            upload.images.append(content)
         elif name in upload.options:
             raise ApiError(422, f"the form has {name!r} more than once")
         else:
@@ -235,14 +225,11 @@ async def _read_form(request: Request, content_type: str, settings: ServeSetting
     return upload
 
 
-def _read_json(body: bytes) -> Upload:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, f"the body is not JSON: {reason}") from None
-    if not isinstance(content, dict):
-        raise ApiError(422, 'the body must be an object, such as {"image": "..."}')
+async def _read_json(request: Request, settings: ServeSettings) -> Upload:
+    reader = JsonReader(max_rest=settings.max_json_bytes, max_files=settings.max_images + 1)
+    async for data in request.stream():
+        reader.feed(data)
+    content = reader.close()
     if "image" in content and "images" in content:
         raise ApiError(422, "send image or images, not both")
     given = content.pop("images", None)
@@ -258,7 +245,9 @@ def _read_json(body: bytes) -> Upload:
     return Upload(files, content)
 
 
-def _from_base64(name: str, text: Any) -> bytes:
+def _from_base64(name: str, text: Any) -> bytes | bytearray:
+    if isinstance(text, bytearray):  # it was decoded as it arrived
+        return text
     if not isinstance(text, str):
         raise ApiError(422, f"{name} must be a file in base64")
     try:

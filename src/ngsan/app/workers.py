@@ -1,13 +1,14 @@
-"""Threads, queues and limits: work of requests outside the event loop, and batches of photographs.
+"""Threads and queues: work of requests outside the event loop, and batches of photographs.
 
 Shapes: `S` side of the square that photographs are resized to.
 """
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,51 +16,81 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.types import Receive
 
+from ngsan.app.clients import CLIENT, Ledger
 from ngsan.app.errors import ApiError, ClientDisconnected
 from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import Caption, Captioner
 
 T = TypeVar("T")
 
+_PATIENCE = 0.1
+"""Seconds between looks at whether the pause of a heavy client is over."""
 
-class Capacity:
-    """A limit on how much is held at a time, used by the tasks of one event loop."""
+_ROWS = 4
+"""Captions that a batch searches for, as a multiple of its size."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.used = size, 0
 
-    def has(self, count: int = 1) -> bool:
-        """Whether `count` more fit."""
-        return self.used + count <= self.size
+class FairThreads:
+    """Threads that clients share: the next call is that of the client that has used least."""
 
-    def take(self, count: int = 1) -> bool:
-        """Reserves `count` if they fit; returns whether they did."""
-        fits = self.has(count)
-        self.used += count if fits else 0
-        return fits
+    def __init__(self, count: int, name: str, ledger: Ledger, *, share: int | None = None) -> None:
+        """Threads start with the first calls.
 
-    def free(self, count: int = 1) -> None:
-        """Releases `count`."""
-        self.used -= count
-
-    @contextmanager
-    def reserved(self, count: int = 1) -> Iterator[None]:
-        """Reserves `count` for a block.
-
-        Raises:
-            ApiError: They do not fit.
+        Args:
+            count: Their number.
+            name: Of the threads.
+            ledger: Orders the clients.
+            share: Largest number of threads of one client; None for all.
         """
-        if not self.take(count):
-            raise busy()
-        try:
-            yield
-        finally:
-            self.free(count)
+        self._count, self._name, self._share = count, name, share or count
+        self._ledger, self._changed, self._started = ledger, ledger.changed, 0
+        self._waiting: dict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = {}
+        self._running: Counter[str] = Counter()
 
+    async def run(self, call: Callable[..., T], *arguments: Any) -> T:
+        """The result of a call, which is skipped if the task is cancelled before its turn."""
+        future: Future[T] = Future()
+        with self._changed:
+            calls = self._waiting.setdefault(CLIENT.get(), deque())
+            calls.append((future, lambda: call(*arguments)))
+            if self._started < self._count:
+                self._started += 1
+                threading.Thread(target=self._loop, name=self._name, daemon=True).start()
+            self._changed.notify_all()
+        return await asyncio.wrap_future(future)
 
-def busy() -> ApiError:
-    """The error of a server at full capacity."""
-    return ApiError(429, "the server is busy; try again later")
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while (client := self._next_client()) is None:
+                    self._changed.wait(_PATIENCE if self._waiting else None)
+                future, call = self._waiting[client].popleft()
+                if not self._waiting[client]:
+                    del self._waiting[client]
+                if not future.set_running_or_notify_cancel():
+                    continue
+                self._running[client] += 1
+                self._ledger.begin(client)
+            start = time.monotonic()
+            try:
+                future.set_result(call())
+            except Exception as error:  # raised again where the result is awaited
+                future.set_exception(error)
+            del future, call  # or what they hold would live until the next call
+            with self._changed:
+                self._running[client] -= 1
+                self._ledger.end(client, time.monotonic() - start)
+
+    def _next_client(self) -> str | None:
+        return min(
+            (
+                client
+                for client in self._waiting
+                if self._running[client] < self._share and self._ledger.may_begin(client)
+            ),
+            key=lambda client: (self._running[client], self._ledger.spent(client)),
+            default=None,
+        )
 
 
 async def run_unless_disconnected(
@@ -110,7 +141,14 @@ class Job:
     number: int
     """Its index in its request; sampled words depend on it."""
 
+    client: str
     future: "asyncio.Future[Caption]"
+
+    @property
+    def rows(self) -> int:
+        """Captions that are searched for at the same time; the memory of a batch depends on it."""
+        decoding = self.decoding
+        return max(1, decoding.beam if decoding.method == "beam" else decoding.num_return)
 
     def fits(self, batch: Sequence["Job"]) -> bool:
         """Whether it can be appended to a batch."""
@@ -131,6 +169,7 @@ class Batcher:
         self,
         captioner: Captioner,
         *,
+        ledger: Ledger,
         size: int,
         workers: int = 1,
         on_batch: Callable[[int], None] = lambda _: None,
@@ -139,14 +178,16 @@ class Batcher:
 
         Args:
             captioner: Writes captions; several threads may call it.
+            ledger: Orders the clients.
             size: Largest number of photographs of a batch.
             workers: Threads: while one searches, the graphs of another run.
             on_batch: Called in a thread with the number of photographs of each batch.
         """
         self._captioner, self._size, self._on_batch = captioner, size, on_batch
         self._workers, self._threads, self._closed = workers, 0, False
-        self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
+        self._jobs: list[Job] = []
+        self._ledger, self._changed = ledger, ledger.changed
+        self._running: Counter[str] = Counter()
 
     async def caption(
         self, square: NDArray[np.uint8], *, decoding: DecodingConfig, attention: bool, number: int
@@ -157,14 +198,14 @@ class Batcher:
             ValueError: No caption meets the constraints of `decoding`.
         """
         future = asyncio.get_running_loop().create_future()
-        job = Job(square, decoding, attention, number, future)
+        job = Job(square, decoding, attention, number, CLIENT.get(), future)
         with self._changed:
             if self._threads < self._workers:
                 self._threads += 1
                 # Daemons, so that a batch that takes long does not keep the process alive.
                 threading.Thread(target=self._loop, name="captions", daemon=True).start()
             self._jobs.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
         try:
             caption: Caption = await future
             return caption
@@ -187,21 +228,55 @@ class Batcher:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._closed)
-                if self._closed:
-                    return
-                batch = self._next_batch()
+                while not (batch := self._next_batch()):
+                    if self._closed:
+                        return
+                    self._changed.wait(_PATIENCE if self._jobs else None)
+                clients = {job.client for job in batch}
+                self._running.update(clients)
+                for client in clients:
+                    self._ledger.begin(client)
+            start, count = time.monotonic(), len(batch)
+            parts = Counter(job.client for job in batch)
             self._run(batch)
             del batch  # or it would be held until the next one comes
+            with self._changed:
+                self._running.subtract(clients)
+                seconds = (time.monotonic() - start) / count
+                for client in clients:
+                    self._ledger.end(client, seconds * parts[client])
 
     def _next_batch(self) -> list[Job]:
-        """Removes the first job and those that fit to it from the queue."""
-        batch = [self._jobs.popleft()]
-        left: deque[Job] = deque()
+        """Removes a job and those that fit to it from the queue; none if none may begin.
+
+        A heavy client has no part in batches of others, and its own are of one photograph.
+        """
+        clients = {job.client for job in self._jobs}
+        heavy = {client for client in clients if self._ledger.is_heavy(client)}
+        allowed = {client for client in clients if self._may_begin(client)}
+        first = min(
+            (job for job in self._jobs if job.client in allowed),
+            key=lambda job: (self._running[job.client], self._ledger.spent(job.client)),
+            default=None,
+        )
+        if first is None or self._closed:
+            return []
+        batch, size = [first], 1 if first.client in heavy else self._size
+        rows = first.rows
         for job in self._jobs:
-            (batch if len(batch) < self._size and job.fits(batch) else left).append(job)
-        self._jobs = left
+            if job is first or job.client in heavy or len(batch) >= size:
+                continue
+            if job.fits(batch) and rows + job.rows <= _ROWS * self._size:
+                batch.append(job)
+                rows += job.rows
+        self._jobs = [job for job in self._jobs if job not in batch]
         return batch
+
+    def _may_begin(self, client: str) -> bool:
+        """Whether a client may have one more batch; one worker is for others, if there are any."""
+        alone = self._ledger.is_alone(client)
+        share = self._workers if alone else max(1, self._workers - 1)
+        return self._running[client] < share and self._ledger.may_begin(client)
 
     def _run(self, batch: list[Job]) -> None:
         first = batch[0]

@@ -25,7 +25,7 @@ from PIL import Image, UnidentifiedImageError
 from ngsan.vision.patterns import ALL, expand, is_pattern
 from ngsan.vision.structure import StructureError, check_sides, check_structure
 
-ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
+ImageSource: TypeAlias = str | Path | bytes | bytearray | Image.Image | NDArray[Any]
 """Anything that can be opened: a path, the bytes of a file, a Pillow image, or a pixel array."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -251,7 +251,7 @@ def _opened(source: ImageSource | IO[bytes], max_pixels: int) -> Iterator[Image.
         except ValueError as error:
             raise ImageError(str(error)) from None
     else:
-        if isinstance(source, bytes):
+        if isinstance(source, bytes | bytearray):
             source = io.BytesIO(source)
         file = open_file(Path(source)) if isinstance(source, str | os.PathLike) else source
         with file, open_checked(file, FORMATS, max_pixels) as image:
