@@ -1,7 +1,6 @@
 """The HTTP server: it listens, disconnects slow clients, and shuts down without losing requests."""
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
@@ -9,9 +8,9 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -20,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ngsan.app.clients import client_name
 from ngsan.app.context import ServerState
 from ngsan.app.middleware import HEADERS, LOG
 from ngsan.app.settings import ServeSettings
@@ -34,10 +34,40 @@ _PROBE_SECONDS = 0.4
 """Time between attempts to notice that a client which has ended its side is gone altogether."""
 
 
+_HEAD_BYTES = 16 * 1024
+"""Limit of the head of a request."""
+
+_READ_BYTES = 64 * 1024
+"""What is read from a connection at a time, so that others do not wait."""
+
+_FREE_PIECES = 1000
+"""Pieces of a body that may be of any size."""
+
+_PIECE_BYTES = 512
+"""Mean size that further pieces need; each costs as much time as thousands of bytes in one."""
+
+
+class _Parser(h11.Connection):
+    """Parses HTTP; rejects bodies in pieces of a few bytes."""
+
+    _pieces = _bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
+            if (self._pieces - _FREE_PIECES) * _PIECE_BYTES > self._bytes:
+                raise h11.RemoteProtocolError("the pieces of the body are too small")
+        return event
+
+
 class TimedConnection(H11Protocol):
     """A connection with timeouts for the head of requests and for sending answers."""
 
     max_connections = 512
+    by_client: Counter[str]
 
     head_since: float | None = None
     """When the head of a request began, or the connection was made; None during a request."""
@@ -47,9 +77,20 @@ class TimedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn = _Parser(h11.SERVER, _HEAD_BYTES)
+        transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
         self.head_since = self.loop.time()
-        if len(self.connections) > self.max_connections:
+        self._client = client_name(self.client[0] if self.client else "")
+        self.by_client[self._client] += 1
+        full = self.by_client[self._client] > max(1, self.max_connections // 2)
+        if full or len(self.connections) > self.max_connections:
             transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.by_client[self._client] -= 1
+        if not self.by_client[self._client]:
+            del self.by_client[self._client]
 
     def data_received(self, data: bytes) -> None:
         if self.head_since is None:
@@ -127,6 +168,8 @@ class DrainingServer(uvicorn.Server):
         class LimitedConnection(TimedConnection):
             max_connections = settings.max_connections
 
+        LimitedConnection.by_client = Counter()
+
         super().__init__(
             uvicorn.Config(
                 app,
@@ -141,7 +184,6 @@ class DrainingServer(uvicorn.Server):
                 backlog=_BACKLOG,
                 timeout_keep_alive=int(max(1, settings.keep_alive_timeout)),
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
-                h11_max_incomplete_event_size=16 * 1024,
             )
         )
         self._settings, self._on_ready = settings, on_ready
@@ -241,7 +283,6 @@ def exit_process() -> NoReturn:
 
 def _set_up_log(settings: ServeSettings) -> None:
     """Logs one line per request to standard error, and errors of uvicorn."""
-    _silence_libtiff()
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     LOG.handlers[:] = [handler]
@@ -251,16 +292,3 @@ def _set_up_log(settings: ServeSettings) -> None:
     uvicorn_log.handlers[:] = [handler]
     uvicorn_log.propagate = False
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-
-
-def _silence_libtiff() -> None:
-    """Stops libtiff from writing about damaged files to standard error, past Python's logging.
-
-    Its symbols are found through the module of Pillow that links to it.
-    """
-    with suppress(OSError, AttributeError):
-        pillow = ctypes.CDLL(import_module("PIL._imaging").__file__)
-        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
-            set_handler = getattr(pillow, name)
-            set_handler.argtypes, set_handler.restype = [ctypes.c_void_p], ctypes.c_void_p
-            set_handler(None)
