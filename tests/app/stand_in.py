@@ -52,9 +52,9 @@ def make_app(painter=None, **settings):
     return build_app(made, model=model, decoding=shared_service())
 
 
-def client_of(app, **options):
+def client_of(app, address="127.0.0.1", **options):
     """A client that sends requests to the application directly."""
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app, client=(address, 1))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
 
 

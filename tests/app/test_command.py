@@ -45,7 +45,7 @@ def test_every_setting_has_an_option_with_help(served, capsys):
         main(["serve", "--help"])
     assert stopped.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "max-total-bytes N bytes of all requests that are being read or answered" in text
+    assert "max-total-bytes N bytes of all requests and large answers at the same time" in text
 
 
 def test_tokens(served, monkeypatch, tmp_path, capsys):

@@ -35,7 +35,7 @@ class JsonReader:
         self._rest, self._files = bytearray(), list[bytearray]()
         self._text = bytearray()
         """The beginning of a string, or in a long one what is not decoded yet."""
-        self._in_string = self._is_long = self._after_backslash = self._ended = False
+        self._in_string = self._is_long = self._after_backslash = False
 
     def feed(self, data: bytes) -> None:
         """Reads a piece of the text.
@@ -61,7 +61,7 @@ class JsonReader:
             ApiError: It is not JSON, or not an object.
         """
         if self._in_string:
-            self._add(bytes(self._text[:_LONG]))
+            raise ApiError(400, "the body is not JSON: a text does not end")
         try:
             content = json.loads(self._rest)
         except (ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from ngsan.app.uploads import DecodedPhoto, Upload, decode_photos, read_upload
 from ngsan.app.workers import run_unless_disconnected
 from ngsan.predict.captioner import Caption
 from ngsan.search import Constraints
+from ngsan.vision.decode_worker import release_memory
 
 _ERRORS = (400, 401, 408, 413, 415, 422, 429, 503)
 
@@ -31,7 +32,9 @@ def add_photo_routes(app: FastAPI, context: Context) -> None:
 
     @cache  # called by one thread
     def open_explainer() -> Explainer:
-        return Explainer.open(context.model.folder, threads=settings.threads)
+        opened = Explainer.open(context.model.folder, threads=settings.threads)
+        release_memory()  # of its files
+        return opened
 
     @app.post(
         "/v1/caption",

@@ -50,10 +50,12 @@ def _run(options: argparse.Namespace) -> None:
 def serve(settings: ServeSettings) -> None:
     """Serves until stopped; raises a `ValueError` if the model is missing or the port is taken."""
     from ngsan.app.app import build_app
+    from ngsan.app.memory import limit_memory
     from ngsan.app.server import address_of, exit_process, listen, run
 
     taken = listen(settings)  # first, as this fails at once
     try:
+        limit_memory()
         app = build_app(settings)
         who = "" if settings.token or settings.is_local else ", open to everyone who reaches it"
         text = f"the studio is at {address_of(taken, settings)}{who}; Ctrl-C stops it"

@@ -367,6 +367,8 @@ def open_graphs(
         options.intra_op_num_threads = threads or int(size < SMALL_MODEL)
         # A thread that waits for the next image must not keep a core busy.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # In a server, graphs share their memory; see ngsan.app.memory.
+        options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             if made:
                 options.add_external_initializers(list(made), values)

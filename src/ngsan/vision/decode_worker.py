@@ -105,7 +105,7 @@ def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) ->
     large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
     if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:
         del source, again
-        _release_memory()
+        release_memory()
     with suppress(OSError):
         send(connection, answer, arrays)
 
@@ -144,8 +144,8 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
-def _release_memory() -> None:
-    """Returns the memory of a large picture to the system, where the C library supports it."""
+def release_memory() -> None:
+    """Returns memory that is free to the system, where the C library supports it."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

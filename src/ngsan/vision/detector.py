@@ -284,6 +284,8 @@ def open_graph(
     options.intra_op_num_threads = threads
     # A thread that waits for the next image must not keep a core busy.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # In a server, graphs share their memory; see ngsan.app.memory.
+    options.add_session_config_entry("session.use_env_allocators", "1")
     try:
         return runtime.InferenceSession(path.read_bytes(), options, providers=[*providers])
     except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, ValueError) as error:

@@ -76,6 +76,8 @@ class Eye:
         options.intra_op_num_threads = threads or 0
         # A thread that waits for the next image must not keep a core busy.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # In a server, graphs share their memory; see ngsan.app.memory.
+        options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
