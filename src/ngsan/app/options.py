@@ -24,8 +24,12 @@ class CaptionRequest:
     decoding: DecodingConfig
     attention: bool
     """Whether captions carry the attention of their words."""
+    quality: str | None
+    """See `ngsan.predict.quality`."""
     objects: bool
     """Whether to find objects, too."""
+    keywords: bool
+    """Whether to find keywords, too."""
     model: str | None
     """The model's name, or None for the default."""
     caption: str | None
@@ -82,7 +86,12 @@ def option_fields(settings: ServeSettings, *, explain: bool = False) -> type[Bas
         "forbid": field(str, "Words that must not occur, with spaces."),
         "require": field(str, "Words that must occur, with spaces."),
         "attention": field(bool, "Whether to return the attention of each word (false)."),
+        "quality": (
+            Literal["fast", "good", "best"],
+            Field(None, description="How much work goes into a caption (what the server offers)."),
+        ),
         "objects": field(bool, "Whether to find objects, too (false)."),
+        "keywords": field(bool, "Whether to find keywords, too (false)."),
         "model": field(str, "The model's name, from /v1/models."),
     }
     if explain:
@@ -136,7 +145,9 @@ def read_options(
     return CaptionRequest(
         decoding=PHOTO_DECODING.override({name: values[name] for name in _KEYS & values.keys()}),
         attention=values.get("attention", False),
+        quality=values.get("quality"),
         objects=values.get("objects", False),
+        keywords=values.get("keywords", False),
         model=values.get("model"),
         caption=values.get("caption"),
         region=values.get("region"),

@@ -20,6 +20,7 @@ from ngsan.app.schemas import Captions, Explanation, answers, photo_body
 from ngsan.app.uploads import DecodedPhoto, Upload, decode_photos, read_upload
 from ngsan.app.workers import run_unless_disconnected
 from ngsan.predict.captioner import Caption
+from ngsan.predict.quality import check_quality
 from ngsan.search import Constraints
 from ngsan.vision.decode_worker import release_memory
 
@@ -93,7 +94,9 @@ def _read_options(context: Context, upload: Upload, *, explain: bool = False) ->
         options = read_options(
             upload.options, context.settings, from_form=upload.from_form, explain=explain
         )
-        Constraints.of(options.decoding, context.model.captioner.vocabulary)
+        captioner = context.model.captioner
+        Constraints.of(options.decoding, captioner.vocabulary)
+        check_quality(options.quality, agrees=captioner.agreement is not None)
     except ValueError as error:
         raise ApiError(422, str(error)) from None
     context.check_model(options.model)
@@ -103,15 +106,14 @@ def _read_options(context: Context, upload: Upload, *, explain: bool = False) ->
 async def _caption(
     context: Context, upload: Upload, options: CaptionRequest
 ) -> list[dict[str, Any]]:
-    size = context.model.image_size
-    photos = await decode_photos(upload.images, size, context)
-    found = await _find_objects(context, upload) if options.objects else None
+    photos = await _decode(context, upload, options)
     upload.images.clear()  # the files may be large and are not needed any longer
     try:
         captions = await asyncio.gather(
             *(
                 context.batcher.caption(
-                    photo.pixels,
+                    photo.squares,
+                    quality=options.quality,
                     decoding=options.decoding,
                     attention=options.attention,
                     number=number,
@@ -121,24 +123,48 @@ async def _caption(
         )
     except ValueError as error:
         raise ApiError(422, str(error)) from None
-    results = [
-        _result(caption, photo, context.model.grid)
-        for caption, photo in zip(captions, photos, strict=True)
-    ]
-    for result, objects in zip(results, found or (), strict=False):
-        result["objects"] = objects
+    results = []
+    for caption, photo in zip(captions, photos, strict=True):
+        result = _result(caption, photo, context.model.grid)
+        results.append(result | await _seen(context, photo, caption, options))
     return results
 
 
-async def _find_objects(context: Context, upload: Upload) -> list[list[dict[str, Any]]]:
-    """The objects of each photograph."""
+async def _decode(context: Context, upload: Upload, options: CaptionRequest) -> list[DecodedPhoto]:
+    """The photographs as squares for the captioner, and for whatever else looks at them."""
+    captioner = context.model.captioner
+
+    def sides() -> tuple[int, ...]:
+        """What is needed; opens the second eye, the first time."""
+        needed = [*captioner.sides(options.quality)]
+        if options.objects:
+            needed.append(captioner.detector.size)
+        if options.keywords:
+            needed.append(captioner.eye.keywords.size)
+        return tuple(dict.fromkeys(needed))
+
+    needed = await context.detectors.run(sides)
+    return await decode_photos(upload.images, needed, context)
+
+
+async def _seen(
+    context: Context, photo: DecodedPhoto, caption: Caption, options: CaptionRequest
+) -> dict[str, Any]:
+    """The objects and keywords of a photograph, as far as they are asked for."""
     captioner, threads = context.model.captioner, context.detectors
-    size = await threads.run(lambda: captioner.detector.size)  # opens it, the first time
-    photos = await decode_photos(upload.images, size, context)
-    return [
-        [one.as_record() for one in await threads.run(captioner.objects, photo.pixels)]
-        for photo in photos
-    ]
+    squares = {len(one): one for one in photo.squares}
+    seen: dict[str, Any] = {}
+    if options.objects:
+        seen["objects"] = caption.objects
+        if caption.objects is None:
+            square = squares[captioner.detector.size]
+            seen["objects"] = await threads.run(captioner.objects, square)
+    if options.keywords:
+        seen["keywords"] = caption.keywords
+        if caption.keywords is None:
+            square = squares[captioner.eye.keywords.size]
+            seen["keywords"] = await threads.run(captioner.keywords, square)
+    return {name: [one.as_record() for one in found] for name, found in seen.items()}
 
 
 def _result(caption: Caption, photo: DecodedPhoto, grid: tuple[int, int]) -> dict[str, Any]:
@@ -158,11 +184,14 @@ def _result(caption: Caption, photo: DecodedPhoto, grid: tuple[int, int]) -> dic
 
 
 def _scores(caption: Caption) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "caption": caption.text,
         "score": round(caption.score, 6),
         "log_probability": round(caption.log_probability, 6),
     }
+    if caption.confidence is not None:
+        found["confidence"] = round(caption.confidence, 4)
+    return found
 
 
 def _given_caption(context: Context, text: str | None) -> str | None:
@@ -185,27 +214,31 @@ async def _explain(
     options: CaptionRequest,
     text: str | None,
 ) -> dict[str, Any]:
-    size = context.model.image_size
-    (photo,) = await decode_photos(upload.images, size, context)
+    (photo,) = await _decode(context, upload, options)
+    caption = Caption(text or "")
     try:
         if text is None:  # written as `/v1/caption` does it, so that both answer the same
-            text = await context.batcher.caption(
-                photo.pixels, decoding=options.decoding, attention=False, number=0
+            caption = await context.batcher.caption(
+                photo.squares,
+                quality=options.quality,
+                decoding=options.decoding,
+                attention=False,
+                number=0,
             )
         found = await context.explainers.run(
-            lambda: _maps(open_explainer(), photo, str(text), options)
+            lambda: _maps(open_explainer(), photo, caption.text, options)
         )
     except ValueError as error:
         raise ApiError(422, str(error)) from None
-    if options.objects:
-        (found["objects"],) = await _find_objects(context, upload)
-    return found
+    if caption.confidence is not None:
+        found["confidence"] = round(caption.confidence, 4)
+    return found | await _seen(context, photo, caption, options)
 
 
 def _maps(
     explainer: Explainer, photo: DecodedPhoto, text: str, options: CaptionRequest
 ) -> dict[str, Any]:
-    found = explainer.explain(Image.fromarray(photo.pixels), [text])
+    found = explainer.explain(Image.fromarray(photo.squares[0]), [text])
     caption, blob = found.captions[0], Blob()
     regions = {"weights": blob.put(found.weights), "content": blob.put(found.content)}
     if found.geometry is not None:

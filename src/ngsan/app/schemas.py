@@ -50,6 +50,7 @@ class OtherCaption(_Schema):
     caption: str
     score: float
     log_probability: float
+    confidence: float | None = None
 
 
 class FoundObject(_Schema):
@@ -57,6 +58,13 @@ class FoundObject(_Schema):
 
     label: str
     box: Annotated[list[float], Field(min_length=4, max_length=4)]
+    confidence: float
+
+
+class FoundKeyword(_Schema):
+    """A word that people would use for the photograph, and the probability that they do."""
+
+    word: str
     confidence: float
 
 
@@ -70,6 +78,7 @@ class CaptionResult(OtherCaption):
     grid: Pair
     attention: list[list[float]] | None = None
     objects: list[FoundObject] | None = None
+    keywords: list[FoundKeyword] | None = None
 
 
 class Captions(_Schema):
@@ -107,8 +116,10 @@ class Explanation(_Schema):
     regions: Regions
     attention: Map
     blob: str
+    confidence: float | None = None
     surfaces: Surfaces | None = None
     objects: list[FoundObject] | None = None
+    keywords: list[FoundKeyword] | None = None
 
 
 Objects = Annotated[list[SceneObject], Field(min_length=1, max_length=MAX_OBJECTS)]

@@ -55,8 +55,8 @@ class Upload:
 class DecodedPhoto:
     """A photograph as models take it."""
 
-    pixels: NDArray[np.uint8]
-    """(S, S, 3)."""
+    squares: tuple[NDArray[np.uint8], ...]
+    """(S, S, 3) for each side that was asked for."""
 
     width: int
     """Of the original photograph, upright."""
@@ -93,13 +93,13 @@ async def read_upload(request: Request, settings: ServeSettings) -> Upload:
 
 
 async def decode_photos(
-    images: Sequence[bytes | bytearray], size: int, context: Context
+    images: Sequence[bytes | bytearray], sides: tuple[int, ...], context: Context
 ) -> list[DecodedPhoto]:
     """Decodes photographs, a few at a time.
 
     Args:
         images: Their files.
-        size: S.
+        sides: S of each square.
         context: Where and with what limits they are decoded.
 
     Raises:
@@ -107,7 +107,7 @@ async def decode_photos(
     """
     client = CLIENT.get()
     decoded = await asyncio.gather(
-        *(context.decoders.run(_decode, image, size, context, client) for image in images)
+        *(context.decoders.run(_decode, image, sides, context, client) for image in images)
     )
     photos: list[DecodedPhoto] = []
     for number, photo in enumerate(decoded, 1):
@@ -119,19 +119,19 @@ async def decode_photos(
 
 
 def _decode(
-    image: bytes | bytearray, size: int, context: Context, client: str
+    image: bytes | bytearray, sides: tuple[int, ...], context: Context, client: str
 ) -> DecodedPhoto | ImageError:
     ledger = context.ledger
     with ledger.changed:
         low_priority = not ledger.is_alone(client) and ledger.spent(client) > _HEAVY_SECONDS
     with context.metrics.decoding.time():
         try:
-            (pixels,), (width, height) = context.decoding.squares(
-                image, (size,), max_pixels=context.settings.max_pixels, low_priority=low_priority
+            squares, (width, height) = context.decoding.squares(
+                image, sides, max_pixels=context.settings.max_pixels, low_priority=low_priority
             )
         except ImageError as error:
             return error
-    return DecodedPhoto(pixels, width, height)
+    return DecodedPhoto(squares, width, height)
 
 
 class _FormReader:

@@ -131,9 +131,11 @@ async def _disconnected(receive: Receive) -> None:
 class Job:
     """A photograph that waits for its caption."""
 
-    square: NDArray[np.uint8]
-    """(S, S, 3)."""
+    squares: tuple[NDArray[np.uint8], ...]
+    """(S, S, 3) with the sides that `Captioner.sides` names."""
 
+    quality: str | None
+    """See `ngsan.predict.quality`."""
     decoding: DecodingConfig
     attention: bool
     """Whether the caption carries the attention of its words."""
@@ -153,7 +155,8 @@ class Job:
     def fits(self, batch: Sequence["Job"]) -> bool:
         """Whether it can be appended to a batch."""
         first = batch[0]
-        if (self.decoding, self.attention) != (first.decoding, first.attention):
+        mine = self.quality, self.decoding, self.attention
+        if mine != (first.quality, first.decoding, first.attention):
             return False
         # Samples depend on the position in a batch, and must not depend on other requests.
         return self.decoding.method != "sample" or self.number == first.number + len(batch)
@@ -190,7 +193,13 @@ class Batcher:
         self._running: Counter[str] = Counter()
 
     async def caption(
-        self, square: NDArray[np.uint8], *, decoding: DecodingConfig, attention: bool, number: int
+        self,
+        squares: tuple[NDArray[np.uint8], ...],
+        *,
+        quality: str | None,
+        decoding: DecodingConfig,
+        attention: bool,
+        number: int,
     ) -> Caption:
         """The caption of a photograph; see `Job`. A task that is cancelled leaves the queue.
 
@@ -198,7 +207,7 @@ class Batcher:
             ValueError: No caption meets the constraints of `decoding`.
         """
         future = asyncio.get_running_loop().create_future()
-        job = Job(square, decoding, attention, number, CLIENT.get(), future)
+        job = Job(squares, quality, decoding, attention, number, CLIENT.get(), future)
         with self._changed:
             if self._threads < self._workers:
                 self._threads += 1
@@ -281,8 +290,9 @@ class Batcher:
     def _run(self, batch: list[Job]) -> None:
         first = batch[0]
         try:
-            captions = self._captioner.caption_pixels(
-                np.stack([job.square for job in batch]),
+            captions = self._captioner.caption_squares(
+                [job.squares for job in batch],
+                quality=first.quality,
                 attention=first.attention,
                 first=first.number,
                 **vars(first.decoding),

@@ -76,6 +76,7 @@ def _add_options(parser: Parser) -> None:
     parser.add_argument(
         "--keywords", action="store_true", help="also find words that people use for photographs"
     )
+    parser.options("quality")
     parser.add_argument(
         "--min-confidence",
         type=_probability,
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
                     _mark(record, options.min_confidence)
                     unsure += not record["confident"]
                 for name in seen:
-                    record[name] = [one.as_record() for one in getattr(captioner, name)(path)]
+                    record[name] = _look(captioner, name, path, result.caption)
                 writer.add(record)
                 captions.append((path, result.caption, record))
             if counts:
@@ -159,6 +160,17 @@ def _record(path: Path, caption: Caption, *, several: bool) -> dict[str, Any]:
     if several:
         record["others"] = [_scores(other) for other in caption.others]
     return record
+
+
+def _look(
+    captioner: Captioner | None, name: str, path: Path, caption: Caption
+) -> list[dict[str, Any]]:
+    """The objects or keywords of a photograph; the second eye may have seen it already."""
+    assert captioner is not None  # as there are photographs only
+    found = getattr(caption, name)
+    if found is None or (name == "objects" and captioner.detector is not captioner.eye.detector):
+        found = getattr(captioner, name)(path)
+    return [one.as_record() for one in found]
 
 
 def _mark(record: Record, min_confidence: float) -> None:
@@ -233,10 +245,14 @@ def _open(
     if photos:
         captioner = _load(options, options.model, ("photos", "regions"))
         if captioner.kind == "regions":
+            if options.quality is not None:
+                raise ValueError("--quality applies only to models of photographs")
             streams[False] = _stream_regions(captioner, Path(options.model), photos, decoding)
         else:
-            size = options.batch_size
-            streams[False] = captioner.stream(photos, batch_size=size, **vars(decoding))
+            size, quality = options.batch_size, options.quality
+            streams[False] = captioner.stream(
+                photos, batch_size=size, quality=quality, **vars(decoding)
+            )
     if clips:
         mover = _load(options, options.model or "clips", ("clips",))
         streams[True] = mover.stream(clips, frames=options.frames, **vars(decoding))
@@ -280,6 +296,8 @@ def _check_frames(options: argparse.Namespace, clips: bool) -> None:
             raise ValueError(
                 f"--{name} applies only to photographs, and there are clips among them"
             )
+    if clips and options.quality is not None:
+        raise ValueError("--quality applies only to photographs, and there are clips among them")
     if options.detector is not None and not options.objects:
         raise ValueError("--detector applies only with --objects")
     if options.frames is not None and not clips:

@@ -18,13 +18,14 @@ from ngsan.data.captions import CAPTIONS, read_captions
 from ngsan.data.results import check_submission, is_submission, write_results
 from ngsan.data.splits import canonical_split
 from ngsan.predict.captioner import Captioner, load
+from ngsan.predict.quality import FAST
 from ngsan.search import Constraints
 
 if TYPE_CHECKING:
     from ngsan.config import AnswererConfig
     from ngsan.models import AnswererModel
 
-_CAPTIONS_ONLY = ("ids", "images", "metrics", "report", "subset", *DECODING)
+_CAPTIONS_ONLY = ("ids", "images", "metrics", "quality", "report", "subset", *DECODING)
 
 
 def _add_options(parser: Parser) -> None:
@@ -59,6 +60,7 @@ def _add_options(parser: Parser) -> None:
         "batch-size",
         help="images (default: 50), questions (512) or subwords of sentences (4000) per batch",
     )
+    parser.option("quality", help="of captions of photographs (default: fast)")
     parser.option("device", default="auto")
     parser.option("precision")
     parser.options(*DECODING)
@@ -161,6 +163,7 @@ def _captions(
         ids,
         decoding=decoding,
         batch_size=options.batch_size,
+        quality=options.quality or FAST,
         on_batch=advance_to,
     )
     return {image: caption.text for image, caption in found.items()}

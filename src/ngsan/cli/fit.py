@@ -78,6 +78,7 @@ def _fit_confidence(options: argparse.Namespace) -> None:
     from ngsan.predict.captioner import PHOTO_DECODING, load
     from ngsan.predict.confidence import save_formulas
     from ngsan.predict.evaluate import caption_dataset
+    from ngsan.predict.quality import FAST, QUALITIES
 
     objects = read_object_names(options.boxes)
     references = {
@@ -89,10 +90,16 @@ def _fit_confidence(options: argparse.Namespace) -> None:
     chosen = [image for image in references if image in objects and image in pictures]
     captioner = load(options.model, threads=options.threads)
     console, formulas = open_console(), {}
-    for quality in ("fast",):
+    qualities = (FAST,) if captioner.agreement is None else QUALITIES
+    for quality in qualities:
         with progress_bar(console, f"captioning, {quality}", len(chosen)) as advance_to:
             captions = caption_dataset(
-                captioner, pictures, chosen, decoding=PHOTO_DECODING, on_batch=advance_to
+                captioner,
+                pictures,
+                chosen,
+                decoding=PHOTO_DECODING,
+                quality=quality,
+                on_batch=advance_to,
             )
         texts = {image: caption.text for image, caption in captions.items()}
         right = right_captions(texts, references, objects)

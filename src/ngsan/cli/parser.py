@@ -214,6 +214,12 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "default": "float32",
         "help": "number format of the model",
     },
+    "quality": {
+        "choices": ("fast", "good", "best"),
+        "help": "fast: the captioner alone; good: it agrees with objects and keywords; best: it "
+        "also looks at the photograph mirrored and at its middle (default: good, or fast for a "
+        "model without agreement.json)",
+    },
     "threads": _count("CPU threads (default: one per core)"),
     "batch-size": _count("inputs per batch"),
     "seed": {"metavar": "N", "type": natural, "help": "seed of the random numbers"},

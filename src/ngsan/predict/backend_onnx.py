@@ -25,7 +25,7 @@ from ngsan.predict.manifest import (
     onnxruntime,
     open_graphs,
 )
-from ngsan.search import Written, build_search
+from ngsan.search import Ensemble, Written, build_search
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
 
 _CHUNK = 4
@@ -102,13 +102,17 @@ class OnnxBackend:
         self._runtime = onnxruntime()
 
     def search_images(
-        self, images: NDArray[np.uint8], *, decoding: DecodingConfig, attention: bool, first: int
+        self,
+        views: Sequence[NDArray[np.uint8]],
+        *,
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+        evidence: NDArray[np.float32] | None = None,
     ) -> tuple[Written, NDArray[np.float32] | None]:
         """See `ngsan.predict.captioner.Backend`."""
-        features, boxes = self.describe(images)
-        return self.search_regions(
-            features, boxes, None, decoding=decoding, attention=attention, first=first
-        )
+        encoded = [self.encode(*self.describe(view)) for view in views]
+        return self._search(encoded, decoding, attention, first, evidence)
 
     def search_regions(
         self,
@@ -126,12 +130,25 @@ class OnnxBackend:
             None if boxes is None else np.asarray(boxes),
             None if mask is None else np.asarray(mask),
         )
-        steps = self.steps(encoded)
-        written = build_search(steps, decoding, self.vocabulary, first=first).run()
+        return self._search([encoded], decoding, attention, first, None)
+
+    def _search(
+        self,
+        encoded: "Sequence[Encoded]",
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+        evidence: NDArray[np.float32] | None,
+    ) -> tuple[Written, NDArray[np.float32] | None]:
+        """Captions of one view of each image, or of several that vote on every word."""
+        each = [self.steps(one) for one in encoded]
+        steps = each[0] if len(each) == 1 else Ensemble(each)
+        search = build_search(steps, decoding, self.vocabulary, first=first, evidence=evidence)
+        written = search.run()
         written.check()
         maps = None
-        if attention and encoded.images:
-            maps = self.attention(written.words, encoded)
+        if attention and encoded[0].images:
+            maps = self.attention(written.words, encoded[0])
         return written, maps
 
     def describe(

@@ -120,16 +120,23 @@ class TorchBackend:
         return 8 if on_gpu and any(model.encoder.takes_regions for model in self.models) else 1
 
     def search_images(
-        self, images: NDArray[np.uint8], *, decoding: DecodingConfig, attention: bool, first: int
+        self,
+        views: Sequence[NDArray[np.uint8]],
+        *,
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+        evidence: NDArray[np.float32] | None = None,
     ) -> tuple[Written, NDArray[np.float32] | None]:
         """See `ngsan.predict.captioner.Backend`."""
         if self.image_size is None:
             raise ValueError("this model needs regions: pass features and boxes, not images")
-        pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).contiguous()
-        boxes = self._object_boxes(images)
-        return self.search_regions(
-            pixels, boxes, None, decoding=decoding, attention=attention, first=first
-        )
+        given = []
+        for view in views:
+            pixels = torch.from_numpy(np.ascontiguousarray(view)).to(self.device)
+            boxes = self._object_boxes(view)
+            given.append(_Regions.of(pixels.permute(0, 3, 1, 2).contiguous(), boxes, None))
+        return self._found(given, decoding, attention, first, evidence)
 
     def _object_boxes(self, images: NDArray[np.uint8]) -> NDArray[np.float32] | None:
         """The boxes of detected regions (B, R, 4), if the model has such; see `first_boxes`."""
@@ -148,7 +155,6 @@ class TorchBackend:
         found = [self._finder(Image.fromarray(image), "") for image in images]
         return first_boxes(found, count)
 
-    @torch.inference_mode()
     def search_regions(
         self,
         features: Any,
@@ -160,22 +166,34 @@ class TorchBackend:
         first: int = 0,
     ) -> tuple[Written, NDArray[np.float32] | None]:
         """See `ngsan.predict.captioner.Backend`; of a model of photographs, features are pixels."""
+        given = _Regions.of(features, boxes, mask)
+        return self._found([given], decoding, attention, first, None)
+
+    @torch.inference_mode()
+    def _found(
+        self,
+        views: "Sequence[_Regions]",
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+        evidence: NDArray[np.float32] | None,
+    ) -> tuple[Written, NDArray[np.float32] | None]:
+        """Captions of one view of each image, or of several that vote, with attention."""
         with self._turn, self._eval_mode():
-            found = self.search(features, boxes, mask, decoding=decoding, first=first)
+            found = self._search(views, decoding, first, evidence)
             written = found.to("cpu").check()
             maps = None
-            if attention:
+            if attention:  # to the first view
                 each = [
                     _attention(model, found.words, steps).cpu()
-                    for model, steps in zip(self.models, self._latest, strict=True)
+                    for model, steps in zip(self.models, self._latest, strict=False)
                 ]
                 maps = torch.stack(each).mean(0).numpy()
-                if features.ndim == 3:  # regions, of which some may be padding of ours
+                if (features := views[0].features).ndim == 3:  # some regions may be padding of ours
                     maps = maps[..., : features.shape[1]]
         arrays = written.words, written.word_log_probs, written.scores
         return Written.of(*(array.numpy() for array in arrays)), maps
 
-    @torch.inference_mode()
     def search(
         self,
         features: Tensor | NDArray[Any],
@@ -186,22 +204,33 @@ class TorchBackend:
         first: int = 0,
     ) -> Written:
         """Like `search_regions`, but keeps the result on the device and does not check it."""
-        regions = _Regions(
-            torch.as_tensor(features),
-            None if boxes is None else torch.as_tensor(boxes),
-            None if mask is None else torch.as_tensor(mask),
-        )
-        check_mask(regions.mask, regions.features)
-        if regions.boxes is not None:
-            check_boxes(regions.boxes, regions.mask)
-        regions = regions.padded(self.region_multiple)
+        return self._search([_Regions.of(features, boxes, mask)], decoding, first, None)
+
+    @torch.inference_mode()
+    def _search(
+        self,
+        views: "Sequence[_Regions]",
+        decoding: DecodingConfig,
+        first: int,
+        evidence: NDArray[np.float32] | None,
+    ) -> Written:
+        for regions in views:
+            check_mask(regions.mask, regions.features)
+            if regions.boxes is not None:
+                check_boxes(regions.boxes, regions.mask)
+        views = [regions.padded(self.region_multiple) for regions in views]
         with self._turn, self._eval_mode():
-            search = self._prepare(regions, decoding)
+            search = self._prepare(views, decoding, evidence)
             if isinstance(search, Sampling):
-                search.reseed(decoding.seed, torch.arange(first, first + len(features)))
+                search.reseed(decoding.seed, torch.arange(first, first + len(views[0].features)))
             return search.run()
 
-    def _prepare(self, regions: "_Regions", decoding: DecodingConfig) -> Search:
+    def _prepare(
+        self,
+        views: "Sequence[_Regions]",
+        decoding: DecodingConfig,
+        evidence: NDArray[np.float32] | None,
+    ) -> Search:
         """A search over the images; one of the last few is used again if the shapes are the same.
 
         So a step that was captured for a GPU serves all batches.
@@ -209,17 +238,23 @@ class TorchBackend:
         states = tuple(_state(*pair) for pair in zip(self.models, self._modules, strict=True))
         # A search can be seeded again, so the seed does not count.
         seedless = tuple(value for name, value in vars(decoding).items() if name != "seed")
-        key = (*(None if part is None else part.shape for part in regions), seedless, states)
+        shapes = tuple(
+            None if part is None else part.shape for regions in views for part in regions
+        )
+        key = (shapes, seedless, states, evidence is None)
+        pairs = [(model, regions) for regions in views for model in self.models]
         if key in self._ready:
             steps, search = self._ready.pop(key)
-            for old in steps:
+            for old, (_, regions) in zip(steps, pairs, strict=True):
                 old.load(*regions)
+            if evidence is not None:
+                search.see(evidence)
         else:
             while len(self._ready) >= _KEPT:
                 del self._ready[next(iter(self._ready))]
-            steps = [CaptionerSteps(model, *regions) for model in self.models]
+            steps = [CaptionerSteps(model, *regions) for model, regions in pairs]
             whole = steps[0] if len(steps) == 1 else Ensemble(steps)
-            search = build_search(whole, decoding, self.vocabulary)
+            search = build_search(whole, decoding, self.vocabulary, evidence=evidence)
         self._ready[key] = steps, search
         self._latest = steps
         return search
@@ -241,6 +276,15 @@ class _Regions(NamedTuple):
     features: Tensor
     boxes: Tensor | None
     mask: Tensor | None
+
+    @classmethod
+    def of(cls, features: Any, boxes: Any | None, mask: Any | None) -> "_Regions":
+        """Arrays or tensors as tensors."""
+        return cls(
+            torch.as_tensor(features),
+            None if boxes is None else torch.as_tensor(boxes),
+            None if mask is None else torch.as_tensor(mask),
+        )
 
     def padded(self, multiple: int) -> "_Regions":
         """With padding up to a multiple of regions; it changes nothing but the shape."""

@@ -22,7 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.config import CaptionerConfig, DecodingConfig
-from ngsan.predict.confidence import CONFIDENCE, Formula, load_formulas, word_clues
+from ngsan.predict.agreement import AGREEMENT, Agreement, Evidence
+from ngsan.predict.confidence import (
+    CONFIDENCE,
+    Formula,
+    keyword_clues,
+    load_formulas,
+    object_clues,
+    word_clues,
+)
+from ngsan.predict.quality import BEST, FAST, check_quality, views_of, whole_side
+from ngsan.predict.second_eye import SecondEye, Sight
 from ngsan.search import Written
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import Vocabulary
@@ -30,7 +40,7 @@ from ngsan.threads import WorkerThreads
 from ngsan.vision.decoding import Squares, shared_service
 from ngsan.vision.detector import MIN_CONFIDENCE, Detector, Object, load_detector, objects_of
 from ngsan.vision.images import ImageError, ImageSource
-from ngsan.vision.keywords import LIMIT, Keyword, KeywordModel, load_keywords
+from ngsan.vision.keywords import LIMIT, Keyword, load_keywords
 
 if TYPE_CHECKING:
     from ngsan.predict.clips import FrameDescriber
@@ -68,6 +78,8 @@ class Caption(str):
         confidence: Probability that the caption is right, see `ngsan.predict.confidence`; None if
             the model has no formula for it.
         clues: What the confidence follows from, by name.
+        objects: The objects in the photograph, if the second eye has seen it.
+        keywords: Likewise, words that people would use for it.
     """
 
     log_probability: float = 0.0
@@ -78,6 +90,8 @@ class Caption(str):
     word_log_probabilities: tuple[float, ...] = ()
     confidence: float | None = None
     clues: Mapping[str, float] = MappingProxyType({})
+    objects: Sequence[Object] | None = None
+    keywords: Sequence[Keyword] | None = None
 
     @property
     def text(self) -> str:
@@ -131,9 +145,18 @@ class Backend(Protocol):
         """Searches for captions of (B, N, feature_dim), (B, N, 4) and (B, N)."""
 
     def search_images(
-        self, images: Pixels, *, decoding: DecodingConfig, attention: bool, first: int
+        self,
+        views: Sequence[Pixels],
+        *,
+        decoding: DecodingConfig,
+        attention: bool,
+        first: int,
+        evidence: NDArray[np.float32] | None = None,
     ) -> Found:
-        """Searches for captions of (B, S, S, 3)."""
+        """Searches for captions of views of images, each (B, S, S, 3), that vote on every word.
+
+        The attention is to the first. Evidence is (B, V), see `ngsan.search`.
+        """
 
 
 class Captioner:
@@ -147,8 +170,9 @@ class Captioner:
         self,
         backend: Backend,
         describer: "FrameDescriber | None" = None,
-        open_detector: Callable[[], Detector] = load_detector,
-        open_keywords: Callable[[], KeywordModel] = load_keywords,
+        open_detector: Callable[[], Detector] | None = None,
+        eye: SecondEye | None = None,
+        agreement: Agreement | None = None,
         formulas: Mapping[str, Formula] = MappingProxyType({}),
     ) -> None:
         """Puts the parts together.
@@ -156,15 +180,17 @@ class Captioner:
         Args:
             backend: The model.
             describer: Computes the features of frames, for a model of clips.
-            open_detector: Opens the detector of objects when it is first needed.
-            open_keywords: Opens the model of keywords when it is first needed.
+            open_detector: Opens the detector of `objects`; None for that of the second eye.
+            eye: The second eye, for keywords and agreement; None for what comes with the package.
+            agreement: How captions agree with the second eye; None if they do not.
             formulas: The confidence of captions of photographs, by quality.
         """
         self.backend, self.describer = backend, describer
         self._open_detector, self._opening = open_detector, Lock()
         self._detector: Detector | None = None
-        self._open_keywords = open_keywords
-        self._keyword_model: KeywordModel | None = None
+        self.eye = SecondEye() if eye is None else eye
+        self.agreement = agreement
+        self._evidence: Evidence | None = None
         self.formulas = formulas
         self.vocabulary = backend.vocabulary
 
@@ -205,6 +231,7 @@ class Captioner:
         attention: bool = False,
         batch_size: int | None = None,
         frames: int | None = None,
+        quality: str | None = None,
         **decoding: Any,
     ) -> Caption | list[Caption]:
         """Captions a photograph or a clip, or each of a list.
@@ -218,6 +245,8 @@ class Captioner:
             attention: Whether captions carry the attention of their words.
             batch_size: Photographs in a batch. Captions do not depend on it, up to rounding.
             frames: Frames sampled from each clip; None for the default. For clips only.
+            quality: For photographs: "fast", "good" or "best", see `ngsan.predict.quality`; None
+                for "good", or for "fast" if the model has no agreement.json.
             **decoding: Keys of `DecodingConfig`. Samples depend on the seed and on an image's place
                 in the list.
 
@@ -236,6 +265,7 @@ class Captioner:
             attention=attention,
             batch_size=batch_size,
             frames=frames,
+            quality=quality,
             **decoding,
         ):
             if result.caption is None:
@@ -252,6 +282,7 @@ class Captioner:
         attention: bool = False,
         batch_size: int | None = None,
         frames: int | None = None,
+        quality: str | None = None,
         **decoding: Any,
     ) -> Iterator[Result]:
         """Captions any number of photographs or clips, yielding each result as soon as it is ready.
@@ -260,6 +291,8 @@ class Captioner:
         error. Few images are read ahead.
         """
         options = decoding_options(PHOTO_DECODING, decoding)
+        if quality is not None and self.kind != "photos":
+            raise ValueError(f"quality applies only to photographs, and this model has {self.kind}")
         if self.describer is not None:
             return self._stream_clips(images, options, attention, frames)
         if self.image_size is None:
@@ -272,11 +305,14 @@ class Captioner:
         size = self.backend.batch_size if batch_size is None else batch_size
         if size < 1:
             raise ValueError(f"batch_size: {size} must be at least 1")
-        return self._stream_photos(images, size, options, attention)
+        quality = check_quality(quality, agrees=self.agreement is not None)
+        return self._stream_photos(images, size, options, attention, quality)
 
     @property
     def detector(self) -> Detector:
         """The detector of objects, opened when it is first needed."""
+        if self._open_detector is None:
+            return self.eye.detector
         with self._opening:
             if self._detector is None:
                 self._detector = self._open_detector()
@@ -301,14 +337,6 @@ class Captioner:
         found = self.detector.detect(pixels, min_score=min_confidence)
         return objects_of(found, self.detector.names)
 
-    @property
-    def keyword_model(self) -> KeywordModel:
-        """The model of keywords, opened when it is first needed."""
-        with self._opening:
-            if self._keyword_model is None:
-                self._keyword_model = self._open_keywords()
-        return self._keyword_model
-
     def keywords(self, image: ImageSource, limit: int = LIMIT) -> list[Keyword]:
         """Finds words that people would use for a photograph, the most probable first.
 
@@ -320,14 +348,14 @@ class Captioner:
             ImageError: The image cannot be read.
             ValueError: The limit is out of range.
         """
-        model = self.keyword_model
+        model = self.eye.keywords
         (pixels,), _ = shared_service().squares(image, (model.size,))
         return model.rank(model.confidences(model.logits(pixels[None]))[0], limit)
 
     def caption_pixels(
         self, images: Pixels, *, attention: bool = False, first: int = 0, **decoding: Any
     ) -> list[Caption]:
-        """Captions a batch of prepared photographs.
+        """Captions a batch of prepared photographs by the captioner alone.
 
         Args:
             images: (B, S, S, 3) RGB, as `ngsan.vision.images.to_square` returns them.
@@ -337,9 +365,80 @@ class Captioner:
         """
         options = decoding_options(PHOTO_DECODING, decoding)
         found = self.backend.search_images(
-            images, decoding=options, attention=attention, first=first
+            [images], decoding=options, attention=attention, first=first
         )
-        return self._judged(self._captions(found, options))
+        return self._judged(self._captions(found, options), [], FAST)
+
+    def sides(self, quality: str | None = None) -> tuple[int, ...]:
+        """The sides of the squares that a photograph is resized to, S first."""
+        quality = check_quality(quality, agrees=self.agreement is not None)
+        assert self.image_size is not None
+        sides = [self.image_size]
+        if quality != FAST:
+            sides += self.eye.sides
+        if quality == BEST:
+            sides.append(whole_side(self.image_size))
+        return tuple(dict.fromkeys(sides))
+
+    def caption_squares(
+        self,
+        photographs: Sequence[Sequence[Pixels]],
+        *,
+        quality: str | None = None,
+        attention: bool = False,
+        first: int = 0,
+        **decoding: Any,
+    ) -> list[Caption]:
+        """Captions a batch of prepared photographs with a quality.
+
+        Args:
+            photographs: The squares of each, (S, S, 3) RGB with the sides that `sides` names, as
+                `ngsan.vision.images.to_square` returns them.
+            quality: See `caption`.
+            attention: Whether captions carry the attention of their words.
+            first: Number of the first image; samples depend on it.
+            **decoding: Keys of `DecodingConfig`.
+        """
+        options = decoding_options(PHOTO_DECODING, decoding)
+        quality = check_quality(quality, agrees=self.agreement is not None)
+        squares = [{len(one): one for one in mine} for mine in photographs]
+        return self._caption_photos(squares, quality, options, attention, first)
+
+    def _caption_photos(
+        self,
+        photographs: Sequence[Mapping[int, Pixels]],
+        quality: str,
+        options: DecodingConfig,
+        attention: bool,
+        first: int,
+    ) -> list[Caption]:
+        """Captions photographs, each given as squares by their sides."""
+        size = self.image_size
+        assert size is not None
+        if not photographs:
+            return []
+        upright = [squares[size] for squares in photographs]
+        views = [np.stack(upright)]
+        if quality == BEST:
+            side = whole_side(size)
+            seen = [views_of(squares[size], squares[side]) for squares in photographs]
+            views = [np.stack(view) for view in zip(*seen, strict=True)]
+        sights: list[Sight] = []
+        evidence = None
+        if quality != FAST:
+            sights = [self.eye.look(squares) for squares in photographs]
+            evidence = self._weigh(sights)
+        found = self.backend.search_images(
+            views, decoding=options, attention=attention, first=first, evidence=evidence
+        )
+        return self._judged(self._captions(found, options), sights, quality)
+
+    def _weigh(self, sights: Sequence[Sight]) -> NDArray[np.float32]:
+        """The evidence of the second eye."""
+        assert self.agreement is not None
+        if self._evidence is None:
+            self._evidence = Evidence(self.eye, self.vocabulary)
+        return self._evidence(self.agreement, sights)
 
     def caption_regions(
         self,
@@ -408,14 +507,28 @@ class Captioner:
             captions.append(of_image[0])
         return captions
 
-    def _judged(self, captions: list[Caption]) -> list[Caption]:
-        """The captions of photographs with their confidence."""
-        formula = self.formulas.get("fast")
-        for caption in captions:
+    def _judged(
+        self, captions: list[Caption], sights: Sequence[Sight], quality: str
+    ) -> list[Caption]:
+        """The captions of photographs with their confidence and what the second eye has seen."""
+        formula = self.formulas.get(quality)
+        for place, caption in enumerate(captions):
             for one in (caption, *caption.others):
                 one.clues = word_clues(one.word_log_probabilities)
+                if sights:
+                    one.clues = {**one.clues, **self._second_clues(one, sights[place])}
                 one.confidence = None if formula is None else formula(one.clues)
+            if sights:
+                caption.objects = self.eye.objects(sights[place])
+                caption.keywords = self.eye.ranked_keywords(sights[place])
         return captions
+
+    def _second_clues(self, caption: Caption, sight: Sight) -> dict[str, float]:
+        scores = sight.found.class_scores.tolist()
+        return {
+            **keyword_clues(caption.words, self.eye.keywords, sight.logits),
+            **object_clues(caption.words, dict(zip(self.eye.detector.names, scores, strict=True))),
+        }
 
     def _spells_articles(self, options: DecodingConfig) -> bool:
         """Whether articles are chosen by the words after them, "an animal" for "a animal".
@@ -449,41 +562,45 @@ class Captioner:
             yield Result(index, caption)
 
     def _stream_photos(
-        self, images: Iterable[ImageSource], size: int, options: DecodingConfig, attention: bool
+        self,
+        images: Iterable[ImageSource],
+        size: int,
+        options: DecodingConfig,
+        attention: bool,
+        quality: str,
     ) -> Iterator[Result]:
-        assert self.image_size is not None
         # Samples are numbered from the first image of a batch, so that batch may have no gaps.
         gaps = options.method != "sample"
         room = min(self.backend.first_batch, size)
         batch: dict[int, Squares | ImageError] = {}
         waiting = 0
         # Two batches: one is read while the model works on the other.
-        for index, read in enumerate(_read_ahead(images, (self.image_size,), 2 * size)):
+        for index, read in enumerate(_read_ahead(images, self.sides(quality), 2 * size)):
             batch[index] = read
             bad = isinstance(read, ImageError)
             waiting += not bad
             if waiting == room or (bad and (not gaps or len(batch) - waiting >= size)):
-                yield from self._results(batch, options, attention)
+                yield from self._results(batch, options, attention, quality)
                 room = min(2 * room, size) if waiting == room else room
                 batch, waiting = {}, 0
-        yield from self._results(batch, options, attention)
+        yield from self._results(batch, options, attention, quality)
 
     def _results(
-        self, batch: dict[int, Squares | ImageError], options: DecodingConfig, attention: bool
+        self,
+        batch: dict[int, Squares | ImageError],
+        options: DecodingConfig,
+        attention: bool,
+        quality: str,
     ) -> Iterator[Result]:
         """Captions a batch, by index; what could not be read becomes a result with an error."""
-        pixels = {
-            index: read.squares[0] for index, read in batch.items() if isinstance(read, Squares)
+        squares = {
+            index: {len(one): one for one in read.squares}
+            for index, read in batch.items()
+            if isinstance(read, Squares)
         }
-        captions: Iterator[Caption] = iter(())
-        if pixels:
-            found = self.backend.search_images(
-                np.stack(list(pixels.values())),
-                decoding=options,
-                attention=attention,
-                first=min(pixels),
-            )
-            captions = iter(self._judged(self._captions(found, options)))
+        first = min(squares, default=0)
+        found = self._caption_photos([*squares.values()], quality, options, attention, first)
+        captions = iter(found)
         for index, read in batch.items():
             if isinstance(read, ImageError):
                 yield Result(index, None, read)
@@ -530,7 +647,9 @@ def decoding_options(default: DecodingConfig, options: dict[str, Any]) -> Decodi
         if name not in known:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, [*known, "attention", "batch_size", "frames"], 1)
+            close = get_close_matches(
+                name, [*known, "attention", "batch_size", "frames", "quality"], 1
+            )
             hint = f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known)}"
             raise TypeError(f"unknown option {name!r}; {hint}")
     if isinstance(count := options.get("num_return"), int) and "beam" not in options:
@@ -567,10 +686,14 @@ def load(
     path = _find(model)
     backend = _open(path, device, threads, providers)
     if not backend.config.frame_grid:
+        named = None if detector is None else partial(load_detector, detector, threads=threads)
         return Captioner(
             backend,
-            open_detector=partial(load_detector, detector, threads=threads),
-            open_keywords=partial(load_keywords, threads=threads),
+            open_detector=named,
+            eye=SecondEye(
+                partial(load_detector, threads=threads), partial(load_keywords, threads=threads)
+            ),
+            agreement=Agreement.load(path / AGREEMENT),
             formulas=load_formulas(path / CONFIDENCE),
         )
     from ngsan.predict.backend_onnx import OnnxBackend

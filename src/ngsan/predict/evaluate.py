@@ -18,6 +18,7 @@ from ngsan.metrics.rouge import RougeL
 from ngsan.metrics.scores import Scores, score_captions
 from ngsan.models.answerer import AnswererModel
 from ngsan.predict.captioner import Caption, Captioner
+from ngsan.predict.quality import FAST
 
 _DEFAULT = DecodingConfig()
 
@@ -32,6 +33,7 @@ def caption_dataset(
     *,
     decoding: DecodingConfig = _DEFAULT,
     batch_size: int | None = None,
+    quality: str = FAST,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Caption]:
     """Captions images of a dataset, from their features or from their pictures.
@@ -43,6 +45,7 @@ def caption_dataset(
         decoding: How captions are written.
         batch_size: Images in a batch; captions do not depend on it, up to rounding. None for 50 of
             features, and for what suits the model of photographs.
+        quality: Of the captions of photographs; by default, the captioner is alone.
         on_batch: Called with the number of images that are done.
 
     Returns:
@@ -62,7 +65,7 @@ def caption_dataset(
     captions: dict[str, Caption] = {}
     if isinstance(store, PictureStore):
         files = (store.read(image) for image in ids)
-        results = captioner.stream(files, batch_size=batch_size, **vars(decoding))
+        results = captioner.stream(files, batch_size=batch_size, quality=quality, **vars(decoding))
         for image, result in zip(ids, results, strict=True):
             if result.caption is None:
                 raise ValueError(f"image {image!r}: {result.error}")

@@ -330,6 +330,20 @@ def plural(phrase: str) -> str:
 
 
 @cache
+def words_for_objects() -> Mapping[str, frozenset[str]]:
+    """The kinds that each single word may name: "dog" also ends "hot dog"."""
+    found: dict[str, set[str]] = {}
+    table, _ = _table()
+    for phrase, name in table.items():
+        if name and " " not in phrase:
+            found[phrase] = {name}
+    for phrase, name in table.items():
+        if name and (last := phrase.rpartition(" ")[2]) in found:
+            found[last].add(name)
+    return {word: frozenset(names) for word, names in found.items()}
+
+
+@cache
 def _table() -> tuple[dict[str, str], int]:
     """The kind of every phrase, singular and plural, "" for no object; and its most words."""
     table: dict[str, str] = {}
