@@ -60,7 +60,7 @@ def test_captions_have_no_bad_endings_or_repeats(captioner):
         assert caption.words[-1] not in BAD_ENDINGS
         threes = list(zip(caption.words, caption.words[1:], caption.words[2:], strict=False))
         assert len(set(threes)) == len(threes)
-        assert caption.score <= 0
+        assert caption.log_probability <= 0
 
 
 def test_paths_images_and_arrays_give_equal_captions(captioner):

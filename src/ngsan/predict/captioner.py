@@ -66,8 +66,8 @@ class Caption(str):
 
     Attributes:
         log_probability: Log-probability of the words and of the end.
-        score: What the captions of an image are ranked by: the log-probability, with a length
-            penalty.
+        score: What the captions of an image are ranked by: the log-probability and the evidence of
+            the second eye, with a length penalty.
         others: The image's further captions: the rest of an n-best list or of the samples.
         attention: (words, N) attention of each word to the regions, in the decoder's last layer,
             the mean of its heads; None unless requested. The cells of a photograph come row by row
