@@ -141,7 +141,7 @@ def test_options_and_defaults_equal_the_command_line():
 
 def test_all_command_line_options_are_supported():
     names = {name.replace("-", "_") for name in DECODING if name != "bad-ending"}
-    own = {"no_bad_ending", "attention", "objects", "model"}
+    own = {"no_bad_ending", "attention", "quality", "objects", "keywords", "model"}
     assert set(option_fields(ServeSettings()).model_fields) == names | own
 
 
