@@ -141,6 +141,7 @@ def test_calls_of_clients_take_turns():
             tasks.append(asyncio.create_task(threads.run(call)))
         await asyncio.sleep(0.05)
         tasks[0].cancel()  # it has not begun
+        await asyncio.sleep(0.05)
         gate.set()
         await asyncio.gather(first, *tasks, return_exceptions=True)
 

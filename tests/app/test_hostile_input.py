@@ -6,15 +6,26 @@ import io
 import json
 import random
 import struct
+import time
 import zlib
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ngsan.app.app import build_app
 from ngsan.app.options import option_fields
 from ngsan.app.settings import ServeSettings
-from tests.app.stand_in import PLAIN, ask, client_of, file_of, make_app
+from tests.app.stand_in import (
+    PLAIN,
+    GatedPainter,
+    ask,
+    card_of,
+    client_of,
+    file_of,
+    make_app,
+)
+from tests.hostile import files
 
 KINDS = {"JPEG": {}, "PNG": {}, "GIF": {}, "BMP": {}, "TIFF": {}, "WEBP": {}}
 PROGRESSIVE = {"progressive": True, "quality": 90}
@@ -46,14 +57,14 @@ def mutated(file, rng):
 
 
 def test_mutated_files_give_captions_or_errors():
-    app, rng, files = make_app(), random.Random(0), originals()
+    app, rng, good = make_app(), random.Random(0), originals()
 
     async def go():
         async with client_of(app) as client:
             limit = asyncio.Semaphore(20)
 
             async def send(number):
-                content = mutated(files[number % len(files)], rng)
+                content = mutated(good[number % len(good)], rng)
                 async with limit:
                     return await client.post("/v1/caption", files={"image": content})
 
@@ -112,6 +123,57 @@ def test_many_frames_are_not_decoded():
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
     assert ask(make_app(), "POST", "/v1/caption", files={"image": file.getvalue()}).is_success
+
+
+def counter(app, name):
+    """The value of a counter in the metrics."""
+    text = ask(app, "GET", "/metrics").text
+    (value,) = (line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} "))
+    return float(value)
+
+
+def test_photograph_that_takes_long_is_an_error_and_is_counted():
+    made = ServeSettings(workers=1, decode_timeout=0.2, decoders=2)
+    app = build_app(made, model=card_of(GatedPainter()))
+    slow = files.progressive_scans(190, 2000)
+
+    async def go():
+        async with client_of(app) as client, client_of(app, "127.0.0.2") as other:
+            sent = [("image", slow)] * 2
+            bad = asyncio.create_task(client.post("/v1/caption", files=sent, timeout=60))
+            await asyncio.sleep(0.2)
+            good = await other.post("/v1/caption", files={"image": file_of()}, timeout=60)
+            return bad.done(), good.status_code, (await bad)
+
+    early, good, bad = asyncio.run(go())
+    assert (early, good, bad.status_code) == (False, 200, 422)
+    assert "decoding took more than 0.2 seconds" in bad.json()["error"]
+    reasons = {
+        reason: counter(app, f'ngsan_decoders_stopped_total{{reason="{reason}"}}')
+        for reason in ("time", "memory", "crash")
+    }
+    assert reasons == {"time": 2, "memory": 0, "crash": 0}
+    assert counter(app, "ngsan_decoding_seconds_count") == 3
+    assert ask(app, "POST", "/v1/caption", files={"image": file_of()}).is_success
+    app.state.context.decoding.close()
+
+
+def test_rejected_at_once():
+    """Files whose parts are counted before a decoder sees them."""
+    app = make_app()
+    for content in (
+        files.jpeg_scans(1500, 900),
+        files.jpeg_scans(2000, 900, frame=0xC9),
+        files.jpeg_segments(300_000),
+        files.tiff_strips(1_000_000),
+        files.tiff_tile(9000),
+        files.gif_comments(100_000),
+        png(1, 10_000_000, chunk(b"IDAT", zlib.compress(bytes(20_000_000)))),
+    ):
+        start = time.process_time()
+        answer = ask(app, "POST", "/v1/caption", files={"image": content})
+        assert answer.status_code == 422
+        assert time.process_time() - start < 2
 
 
 APP = make_app()

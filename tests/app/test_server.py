@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 
 import httpx
 import pytest
@@ -135,6 +135,38 @@ def test_malformed_http_gets_an_answer(impatient):
     with connect(impatient) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * 40_000 + b"\r\n\r\n")
         assert b"400" in read_all(connection).splitlines()[0]
+
+
+def test_body_in_tiny_pieces_is_rejected(impatient):
+    """One byte at a time costs the server thousands of times what it costs to send."""
+    with connect(impatient) as connection:
+        kind = (
+            b"Content-Type: multipart/form-data; boundary=a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(HEAD + kind)
+        with suppress(ConnectionError):
+            connection.sendall(b"1\r\nX\r\n" * 200_000)
+        assert b" 200 " not in read_all(connection)
+    assert metrics(impatient)["ngsan_received_bytes_total"] < 10_000
+    body = request_of(file_of()).partition(b"\r\n\r\n")[2]
+    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    assert len(body) < 1000
+    with connect(impatient) as connection:
+        connection.sendall(HEAD + kind + pieces)
+        assert b"200" in connection.recv(100)
+
+
+def test_one_client_does_not_take_all_connections():
+    with server(max_connections=8) as process, ExitStack() as stack:
+        mine = [stack.enter_context(connect(process)) for _ in range(8)]
+        wait_until_closed = [connection for connection in mine[4:] if not read_all(connection)]
+        assert len(wait_until_closed) == 4
+        other = stack.enter_context(socket.socket())
+        other.settimeout(10)
+        other.bind(("127.0.0.2", 0))
+        other.connect(("127.0.0.1", process.port))
+        other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in other.recv(1000)
 
 
 def test_rejected_upload_gets_an_answer(impatient):

@@ -27,6 +27,9 @@ Found: TypeAlias = tuple[list[Pixels], tuple[int, int]]
 _START_SECONDS = 120.0
 """Time for a process to start, on the busiest of machines."""
 
+_END_SECONDS = 10.0
+"""Time for a process to end after its connection has."""
+
 _THREAD_SECONDS = 0.005
 """Time for the thread of a file to start, which is when it has a priority."""
 
@@ -148,7 +151,7 @@ class DecodingProcess:
 
     def _lost(self, head: Head) -> LostError:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+            self._process.wait(_END_SECONDS)
         if not self._ready:
             return LostError("crash", "the process to decode it did not start")
         if self._process.returncode == -signal.SIGPROF:
