@@ -50,7 +50,10 @@ def write_data(work: Path, job: Job, start: Start, threads: int | None, listen: 
     _encode(work, job, reader, cells, listen)
     store = FeatureStore(work)
     every = (*job.train, *job.held_out)
-    job = job.without({photo.id for photo in every if photo.id not in store})
+    bad = [photo for photo in every if photo.id not in store]
+    if bad:
+        job = job.without({photo.id for photo in bad})
+        job.problems.append(f"skipped {len(bad)}: unreadable picture (first: {bad[0].path})")
     _write_captions(work, job, _self_captions(start, cells, threads))
     return job
 

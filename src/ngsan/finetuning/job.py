@@ -99,7 +99,13 @@ class Job:
             for photos in (self.train, self.held_out)
         )
         return _job(
-            self.model, train, held_out, self.vocabulary, self.problems, self.examples, self.plan
+            self.model,
+            train,
+            held_out,
+            self.vocabulary,
+            [*self.problems],
+            self.examples,
+            self.plan,
         )
 
 
