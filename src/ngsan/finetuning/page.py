@@ -37,6 +37,7 @@ def write_page(
     improved: bool,
     scores: Sequence[ScoreLine],
     examples: Sequence[Example],
+    second_eye: float,
     job: Job,
 ) -> None:
     """Writes the page.
@@ -47,6 +48,7 @@ def write_page(
         improved: Whether the trained model is kept.
         scores: Of the held-out pictures.
         examples: The held-out pictures; a random choice of them is shown.
+        second_eye: See `ngsan.finetuning.run.Result`.
         job: What was learned from.
     """
     order = sorted(range(len(examples)), key=random_keys(len(examples), 0).tolist().__getitem__)
@@ -58,6 +60,7 @@ def write_page(
         model=model,
         improved=improved,
         scores=scores,
+        second_eye=second_eye,
         certain=scores[0].difference[0] > 0,
         learned=len(job.train),
         captions=job.captions,

@@ -91,7 +91,7 @@ class Plan:
                 precision="bfloat16" if bfloat16 else "float32",
                 threads=threads,
                 workers=0,
-                save_seconds=60.0,
+                save_seconds=300.0,
                 log_steps=5,
             ),
             init_from=folder,

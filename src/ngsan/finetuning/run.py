@@ -23,7 +23,7 @@ from ngsan.export.write import pack_model
 from ngsan.finetuning.data import write_data
 from ngsan.finetuning.encoded import Start, top_of
 from ngsan.finetuning.job import Job, open_job
-from ngsan.finetuning.judge import ScoreLine, caption_photos, compare_captions
+from ngsan.finetuning.judge import ScoreLine, agree, caption_photos, compare_captions
 from ngsan.finetuning.page import Example, write_page
 from ngsan.finetuning.task import FinetuneTask
 from ngsan.finetuning.words import add_words
@@ -61,6 +61,9 @@ class Result:
 
     new_words: tuple[str, ...]
     """Words that the model has learned."""
+
+    second_eye: float
+    """Share of its weight with which captions agree with the second eye; 0 for not at all."""
 
     page: Path
     """An HTML page that shows it all."""
@@ -215,7 +218,15 @@ def _finish(work: Path, output: Path, job: Job, threads: int | None, listen: Lis
         return caption_photos(model, photos, job.plan.decoding, on_photo=on_photo, threads=threads)
 
     before = captions_of(job.model, "captions before")
-    after = captions_of(packed, "captions after")
+    words = {word for word, _ in job.words.new}
+    after, second_eye = agree(
+        job.model,
+        packed,
+        captions_of(packed, "captions after"),
+        photos,
+        words,
+        partial(captions_of, what="captions with the second eye"),
+    )
     scores = tuple(compare_captions(before, after, photos))
     improved = scores[0].after > scores[0].before
     result = Result(
@@ -228,6 +239,7 @@ def _finish(work: Path, output: Path, job: Job, threads: int | None, listen: Lis
             if photo.id in after
         ),
         tuple(word for word, _ in job.words.new) if improved else (),
+        second_eye,
         output / PAGE,
     )
     _write(packed if improved else job.model, output, job, result)
@@ -246,6 +258,7 @@ def _write(source: Path, output: Path, job: Job, result: Result) -> None:
             "pictures": {"learned": len(job.train), "held_out": len(job.held_out)},
             "captions": job.captions,
             "new_words": dict(job.words.new) if result.improved else {},
+            "second_eye": result.second_eye,
             "scores": [asdict(line) for line in result.scores],
             "plan": asdict(job.plan),
             "problems": job.problems,
@@ -257,5 +270,6 @@ def _write(source: Path, output: Path, job: Job, result: Result) -> None:
             improved=result.improved,
             scores=result.scores,
             examples=result.examples,
+            second_eye=result.second_eye,
             job=job,
         )
