@@ -23,7 +23,7 @@ from ngsan.data.questions import read_questions
 from ngsan.data.shards import STORE
 from ngsan.metrics.spice import Spice
 from ngsan.reproduce.ledger import LEDGER, Ledger
-from ngsan.reproduce.tables import EXAMPLES, TABLES, WEIGHTS, Table
+from ngsan.reproduce.tables import EXAMPLES, TABLES, WEIGHTS, Row, Table
 
 if TYPE_CHECKING:
     from ngsan.reproduce.report import Report
@@ -151,10 +151,14 @@ def _fit(config: Any, tables: Sequence[Table], options: Any, ledger: Any) -> Any
         return fitted_to_ledger(config, ledger)
     rows = [row for table in tables for row in table.rows]
     if options.report_only:
-        rows = [row for row in rows if any(row.fits(entry.model) for entry in ledger)] or rows
+        rows = [row for row in rows if _is_made(row, ledger)] or rows
     elif options.rows:
         rows = [row for row in rows if row.label in options.rows]
     return TASKS[config.task].fit(config, [run_of(row, config, 0).model for row in rows])
+
+
+def _is_made(row: Row, ledger: Ledger) -> bool:
+    return any(row.fits(entry.model, entry.settings.get("data", {})) for entry in ledger)
 
 
 def _check(config: Any, options: argparse.Namespace) -> None:

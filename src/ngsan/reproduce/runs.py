@@ -182,7 +182,8 @@ def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
 def run_of(row: Row, base: Any, seed: int) -> Any:
     """The run of a row."""
     model = from_dict(type(base.model), {**dataclasses.asdict(base.model), **row.model})
-    return dataclasses.replace(base, model=model, seed=seed)
+    data = dataclasses.replace(base.data, **row.data)
+    return dataclasses.replace(base, model=model, data=data, seed=seed)
 
 
 def make_run(
@@ -362,7 +363,8 @@ def _candidates(
         for run in wanted
         if run.config.seed == seed
         for entry in entries
-        if entry.phase == run.phase and rows[run.label].fits(entry.model)
+        if entry.phase == run.phase
+        and rows[run.label].fits(entry.model, entry.settings.get("data", {}))
     ]
 
 

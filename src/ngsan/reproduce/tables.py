@@ -1,6 +1,7 @@
 """The paper's tables and figures: rows of runs, and the paper's own values where it prints them."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -19,6 +20,9 @@ from ngsan.config import (
 AFTER_SELF_CRITICAL = "Karpathy's test split after self-critical learning"
 """The data of the paper's values of image captions: stated for Table 6, and SAN has the same values
 in all others."""
+
+GIVEN = "given"
+"""The boxes of regions as they are; see `DataConfig.boxes`."""
 
 Values = Mapping[str, float]
 
@@ -118,9 +122,13 @@ class Row:
     against: str = ""
     """The row it is compared with; empty for the table's."""
 
-    def fits(self, model: Mapping[str, Any]) -> bool:
-        """Whether a model's configuration has the keys of this row."""
-        return all(model.get(key) == value for key, value in self.model.items())
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the data's configuration to change in the recipe."""
+
+    def fits(self, model: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+        """Whether the configurations of a model and of its data have the keys of this row."""
+        boxes = self.data.get("boxes", GIVEN) == data.get("boxes", GIVEN)
+        return boxes and all(model.get(key) == value for key, value in self.model.items())
 
 
 @dataclass(frozen=True)
@@ -150,12 +158,11 @@ class Table:
     metric: str = "CIDEr"
     """The metric that compares the rows."""
 
-    phase: str = CROSS_ENTROPY
+    phase: str = SELF_CRITICAL
     """The phase after which models are evaluated."""
 
-    split: str = "val"
-    """The evaluated split: the validation split for model selection. Data without a test split use
-    the validation split."""
+    split: str = "test"
+    """The evaluated split. Data without a test split use the validation split."""
 
     metrics: tuple[str, ...] = CAPTION_METRICS
     unit: str = ""
@@ -195,17 +202,75 @@ def _named(model: str, **more: Any) -> dict[str, Any]:
 
 
 def _rows(
+    models: Mapping[str, Mapping[str, Any]], printed: Mapping[str, Values] | None = None
+) -> tuple[Row, ...]:
+    """Rows of labels and models, with the paper's values for these labels."""
+    known = printed or {}
+    return tuple(Row(label, model, known.get(label, {})) for label, model in models.items())
+
+
+_PRE = ", pre-norm"
+"""The end of a label of a pre-norm model; without it, a model is post-norm."""
+
+
+def _captioning(
+    name: str,
+    title: str,
+    place: str,
     models: Mapping[str, Mapping[str, Any]],
     printed: Mapping[str, Values] | None = None,
+    *,
+    once: Collection[str] = (),
     against: Mapping[str, str] | None = None,
-) -> tuple[Row, ...]:
-    """Rows of labels and models, with the paper's values and the rows to compare with."""
-    known, others = printed or {}, against or {}
-    return tuple(
-        Row(label, model, known.get(label, {}), others.get(label, ""))
-        for label, model in models.items()
-    )
+    contrasts: Sequence[tuple[str, str]] = (),
+    **more: Any,
+) -> tuple[Table, Table]:
+    """A table of captioners after each phase: every model with post-norm and with pre-norm layers.
 
+    Args:
+        name: Its name after the self-critical phase; after cross-entropy the phase is appended.
+        title: Its title.
+        place: Its number in the paper.
+        models: What each row changes in the model, by label; `boxes` is a key of the data.
+        printed: The paper's values, by label.
+        once: Labels of models for which the place of the norm makes no difference.
+        against: The label that a label is compared with, if not the first.
+        contrasts: Further pairs of labels to compare.
+        more: See `Table`.
+    """
+    known, others = printed or {}, against or {}
+    first = next(iter(models))
+    rows = []
+    for label, keys in models.items():
+        place = {} if label in once else {"norm_place": "post"}
+        rows.append(_row(label, {**keys, **place}, known.get(label, {}), others.get(label, "")))
+    for label, keys in models.items():
+        if label not in once:
+            base = _pre(others.get(label, first))
+            model = {**keys, "norm_place": "pre"}
+            rows.append(_row(_pre(label), model, known.get(label, {}), base))
+    pairs = [*contrasts, *((_pre(label), _pre(other)) for label, other in contrasts)]
+    more["contrasts"] = tuple(pairs)
+    more.setdefault("paper_of", AFTER_SELF_CRITICAL if printed else "")
+    after = Table(name, title, place, tuple(rows), **more)
+    before = dataclasses.replace(after, name=f"{name}-{CROSS_ENTROPY}", phase=CROSS_ENTROPY)
+    return after, before
+
+
+def _row(label: str, keys: Mapping[str, Any], paper: Values, against: str) -> Row:
+    """A row of keys of the model, and of the data if there is `boxes`."""
+    model = {key: value for key, value in keys.items() if key != "boxes"}
+    data = {key: value for key, value in keys.items() if key == "boxes"}
+    return Row(label, model, paper, against, data)
+
+
+def _pre(label: str) -> str:
+    """The label of a model with pre-norm layers."""
+    model, comma, layers = label.partition(", L = ")
+    return f"{model}{_PRE}{comma}{layers}"
+
+
+_PERMUTED = _named("g-san", boxes="permuted")
 
 _DEPTHS = (1, 2, 4, 6)
 
@@ -215,14 +280,41 @@ _LAYERS = {
     for label, model in (("SAN", "san"), ("N-SAN", "n-san"))
 }
 
+_NORMS = {
+    "none (SAN)": _named("san"),
+    "layer norm": _named("san", norm="layer"),
+    "batch norm": _named("san", norm="batch"),
+    "instance norm with affine": _named("san", norm="instance-affine"),
+    "instance norm (N-SAN)": _named("n-san"),
+}
+
+_QUERY_KEY = {
+    "neither (SAN)": _named("san"),
+    "query (N-SAN)": _named("n-san"),
+    "key": _named("n-san", norm_of="key"),
+    "query and key": _named("n-san", norm_of="both"),
+}
+
+_GEOMETRY = {
+    "none (SAN)": _named("san"),
+    "absolute": _named("san", geometry="absolute"),
+    "content-independent": _named("san", geometry="content-independent"),
+    "key-dependent": _named("san", geometry="key"),
+    "query-dependent (G-SAN)": _named("g-san"),
+    "query-dependent, permuted boxes": _PERMUTED,
+    "query-dependent, plain initialisation": _named("g-san", geometry_init="plain"),
+    "query-dependent, signed": _named("g-san", signed_geometry=True),
+    "relation network": _named("san", geometry="relation"),
+    "content-independent + query + key": _named("san", geometry="content-independent+query+key"),
+}
+
 _MODELS = {
     "SAN": _named("san"),
     "N-SAN": _named("n-san"),
     "G-SAN": _named("g-san"),
+    "G-SAN, permuted boxes": _PERMUTED,
     "NG-SAN": _named("ng-san"),
 }
-
-_NG_LESS_G = (("NG-SAN", "G-SAN"),)
 
 _OTHERS = {
     "SAN": _named("san"),
@@ -236,123 +328,60 @@ _OTHERS = {
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        Table(
-            "layers",
-            "SAN and N-SAN by the number of layers",
-            "Table 1",
-            _rows(
-                _LAYERS,
-                PAPER_LAYERS,
-                against={f"N-SAN, L = {layers}": f"SAN, L = {layers}" for layers in _DEPTHS},
-            ),
-            paper_of=AFTER_SELF_CRITICAL,
-            figure="layers",
+        *_captioning(
+            "models",
+            "The four models",
+            "Table 6",
+            _MODELS,
+            PAPER_MODELS,
+            contrasts=[("NG-SAN", "G-SAN"), ("G-SAN", "G-SAN, permuted boxes")],
         ),
-        Table(
-            "norms",
-            "The norm inside self-attention",
-            "Table 2",
-            _rows(
-                {
-                    "none (SAN)": _named("san"),
-                    "layer norm": _named("san", norm="layer"),
-                    "batch norm": _named("san", norm="batch"),
-                    "instance norm with affine": _named("san", norm="instance-affine"),
-                    "instance norm (N-SAN)": _named("n-san"),
-                },
-                PAPER_NORMS,
-            ),
-            paper_of=AFTER_SELF_CRITICAL,
-        ),
-        Table(
-            "query-key",
-            "What is normalised",
-            "Table 3",
-            _rows(
-                {
-                    "neither (SAN)": _named("san"),
-                    "query (N-SAN)": _named("n-san"),
-                    "key": _named("n-san", norm_of="key"),
-                    "query and key": _named("n-san", norm_of="both"),
-                },
-                PAPER_QUERY_KEY,
-            ),
-            paper_of=AFTER_SELF_CRITICAL,
-        ),
-        Table(
+        *_captioning(
             "geometry",
             "The geometric bias",
             "Table 4",
-            _rows(
-                {
-                    "none (SAN)": _named("san"),
-                    "absolute": _named("san", geometry="absolute"),
-                    "content-independent": _named("san", geometry="content-independent"),
-                    "key-dependent": _named("san", geometry="key"),
-                    "query-dependent (G-SAN)": _named("g-san"),
-                    "relation network": _named("san", geometry="relation"),
-                    "content-independent + query + key": _named(
-                        "san", geometry="content-independent+query+key"
-                    ),
-                    "query-dependent, signed": _named("g-san", signed_geometry=True),
-                },
-                PAPER_GEOMETRY,
-            ),
-            paper_of=AFTER_SELF_CRITICAL,
-            contrasts=(("query-dependent (G-SAN)", "absolute"),),
+            _GEOMETRY,
+            PAPER_GEOMETRY,
+            contrasts=[
+                ("query-dependent (G-SAN)", f"query-dependent, {control}")
+                for control in ("permuted boxes", "plain initialisation", "signed")
+            ]
+            + [("query-dependent (G-SAN)", "absolute")],
         ),
-        Table(
-            "models-cross-entropy",
-            "The four models after cross-entropy",
-            "Table 6",
-            _rows(_MODELS),
-            contrasts=_NG_LESS_G,
-            split="test",
+        *_captioning("norms", "The norm inside self-attention", "Table 2", _NORMS, PAPER_NORMS),
+        *_captioning("query-key", "What is normalised", "Table 3", _QUERY_KEY, PAPER_QUERY_KEY),
+        *_captioning(
+            "layers",
+            "SAN and N-SAN by the number of layers",
+            "Table 1",
+            _LAYERS,
+            PAPER_LAYERS,
+            against={f"N-SAN, L = {layers}": f"SAN, L = {layers}" for layers in _DEPTHS},
+            figure="layers",
         ),
-        Table(
-            "models",
-            "The four models after self-critical learning",
-            "Table 6",
-            _rows(_MODELS, PAPER_MODELS),
-            paper_of=AFTER_SELF_CRITICAL,
-            contrasts=_NG_LESS_G,
-            phase=SELF_CRITICAL,
-            split="test",
-        ),
-        Table(
+        *_captioning(
             "others",
             "Other methods on the same features",
             "Table 6",
-            _rows(_OTHERS),
-            split="test",
+            _OTHERS,
+            PAPER_MODELS,
+            once=("Up-Down",),
         ),
-        Table(
-            "others-self-critical",
-            "Other methods on the same features after self-critical learning",
-            "Table 6",
-            _rows(_OTHERS, PAPER_MODELS),
-            paper_of=AFTER_SELF_CRITICAL,
-            phase=SELF_CRITICAL,
-            split="test",
-        ),
-        Table(
+        *_captioning(
             "curve",
             "One-layer SAN and N-SAN by epoch",
             "Figure 2",
-            _rows({label: {**_MODELS[label], "layers": 1} for label in ("SAN", "N-SAN")}),
+            {label: {**_MODELS[label], "layers": 1} for label in ("SAN", "N-SAN")},
             figure="curves",
         ),
-        Table(
+        *_captioning(
             "video",
             "Captions of clips",
             "Table 7",
-            _rows(
-                {"Transformer": {"norm": "none"}, "Transformer + NSA": {"norm": "instance"}},
-                PAPER_VIDEO,
-            ),
+            {"Transformer": {"norm": "none"}, "Transformer + NSA": {"norm": "instance"}},
+            PAPER_VIDEO,
             paper_of="VATEX",
             recipe="vatex-nsa",
-            split="test",
             unit="clips",
         ),
         Table(
@@ -368,7 +397,7 @@ TABLES: dict[str, Table] = {
             ),
             paper_of="WMT14's newstest2014, English to German, tokenised BLEU",
             recipe="multi30k-nsa",
-            split="test",
+            phase=CROSS_ENTROPY,
             metrics=("BLEU", "tokenised BLEU"),
             metric="BLEU",
         ),
@@ -392,7 +421,6 @@ TABLES: dict[str, Table] = {
             compared_with="MCAN",
             recipe="mcan-gsa",
             phase=ANSWERING,
-            split="test",
             metrics=("accuracy", "yes/no", "number", "other"),
             metric="accuracy",
         ),
@@ -404,7 +432,12 @@ WEIGHTS = Table(
     "weights",
     "The geometric bias of a one-layer content-independent G-SAN",
     "Appendix",
-    (Row("G-SAN, L = 1", _named("san", geometry="content-independent", layers=1)),),
+    (
+        Row(
+            "G-SAN, L = 1",
+            _named("san", geometry="content-independent", layers=1, norm_place="post"),
+        ),
+    ),
 )
 """The run whose bias is plotted."""
 
@@ -412,6 +445,9 @@ EXAMPLES = Table(
     "examples",
     "Captions of SAN and G-SAN where they state different relations",
     "Appendix",
-    (Row("SAN", _named("san")), Row("G-SAN", _named("g-san"))),
+    (
+        Row("SAN", _named("san", norm_place="post")),
+        Row("G-SAN", _named("g-san", norm_place="post")),
+    ),
 )
-"""The runs whose captions are shown side by side; `models-cross-entropy` has them, too."""
+"""The runs whose captions are shown side by side; `models` has them, too."""
