@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from ngsan.data.questions import read_questions
 from ngsan.data.shards import STORE
 from ngsan.metrics.spice import Spice
 from ngsan.reproduce.ledger import LEDGER, Ledger
-from ngsan.reproduce.tables import EXAMPLES, TABLES, WEIGHTS, Row, Table
+from ngsan.reproduce.tables import EXAMPLES, TABLES, TABLES_OF_PAPER, WEIGHTS, Row, Table
 
 if TYPE_CHECKING:
     from ngsan.reproduce.report import Report
@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 
 _NAMED = {**TABLES, WEIGHTS.name: WEIGHTS, EXAMPLES.name: EXAMPLES}
 
+PAPER = "paper"
+"""The name of all tables and figures of image captions together."""
+
+SMALL_DATA = "data"
+"""The folder of the small preset's dataset, beside the ledger."""
+
 _LOCK = ".lock"
 """The file that marks a folder in which runs are being made."""
+
+SMALL_OF = "reproduce"
+"""The recipe that has a small preset."""
 
 _SINGLE = (WEIGHTS.name, EXAMPLES.name)
 """Figures that are made of one run per row, without a table."""
@@ -49,9 +58,10 @@ def _add_options(parser: Parser) -> None:
         "names",
         metavar="NAME",
         nargs="+",
-        choices=list(_NAMED),
-        help=f"{', '.join(_NAMED)}; several are made together, except video, translation and vqa, "
-        "which have data and recipes of their own",
+        choices=[PAPER, *_NAMED],
+        help=f"{PAPER}: all that is made of image captions, the most important first; or "
+        f"{', '.join(_NAMED)}; several are made together, except those of video, translation and "
+        "vqa, which have data and recipes of their own",
     )
     parser.option(
         "output",
@@ -65,6 +75,11 @@ def _add_options(parser: Parser) -> None:
         "them, and the page of examples shows them",
     )
     add_run_options(parser, "data", "device", "threads")
+    parser.option(
+        "preset",
+        choices=["small"],
+        help="fewer images and a narrower model, for a CPU; for tables of image captions",
+    )
     parser.option(
         "seeds",
         type=int,
@@ -97,12 +112,15 @@ def _add_options(parser: Parser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    tables = [_NAMED[name] for name in options.names]
+    if PAPER in options.names and len(options.names) > 1:
+        raise ValueError(f"{PAPER} makes all tables of image captions; remove the other names")
+    names = list(TABLES_OF_PAPER) if PAPER in options.names else options.names
+    tables = [_NAMED[name] for name in names]
     if len({table.recipe for table in tables}) > 1:
         raise ValueError(
             f"{', '.join(options.names)} have different data and recipes; run one command for each"
         )
-    kind, values = run_values(tables[0].recipe, options.config)
+    kind, values = run_values(_recipe(tables[0], options.preset), options.config)
     keys = {**short_keys(options, kind, "data", "device", "threads"), **options.keys}
     if "seed" in keys:
         raise ValueError("--seed does not apply to tables; use --seeds N")
@@ -117,9 +135,16 @@ def _run(options: argparse.Namespace) -> None:
     if options.spice:
         Spice()  # reports what it lacks before runs are made
     ledger = Ledger(options.output)
+    if config.data.folder and options.preset:
+        config = _small(config, options)
     if config.data.folder and options.images is not None:
         _extract(config, options)
     fitted = _fit(config, tables, options, ledger)
+    if PAPER in options.names:
+        from ngsan.cli.reproduce_paper import make_paper
+
+        make_paper(config, fitted, options)
+        return
     wanted = {}
     for table in tables:
         seeds = range(1 if table.name in _SINGLE else options.seeds)
@@ -128,18 +153,41 @@ def _run(options: argparse.Namespace) -> None:
         runs = [run for of_table in wanted.values() for run in of_table]
         chosen = [run for run in runs if options.rows is None or run.label in options.rows]
         keep = {run.key for run in wanted.get(WEIGHTS.name, ())}
-        ledger = _make(chosen, keep, ledger.folder, jobs=options.jobs)
+        ledger = make_missing(chosen, keep, ledger.folder, jobs=options.jobs)
     for name, runs in wanted.items():
         if name == EXAMPLES.name:
             write_examples(runs, ledger, options.images)
         elif name == WEIGHTS.name:
-            _draw_weights(runs, ledger)
+            draw_weights(runs, ledger)
         else:
             shown = with_finished_seeds(runs, ledger)
             if options.spice and any(run.key in ledger for run in shown):
                 with _writing(options.output) as ledger:
                     _measure_spice(TABLES[name], shown, ledger, options.split)
-            _write_table(TABLES[name], shown, ledger, options.split)
+            write_table(TABLES[name], shown, ledger, options.split)
+
+
+def _recipe(table: Table, preset: str | None) -> str:
+    if preset is None:
+        return table.recipe
+    if table.recipe != SMALL_OF:
+        raise ValueError(f"--preset {preset}: {table.name} has no preset; remove --preset")
+    return f"{table.recipe}-{preset}"
+
+
+def _small(config: Any, options: argparse.Namespace) -> Any:
+    """The run on the small preset's dataset, which is made beside the ledger."""
+    from ngsan.data.store import FeatureStore
+    from ngsan.reproduce.subset import make_subset
+
+    source, to = config.data.folder, Path(options.output) / SMALL_DATA
+    available = None
+    if (Path(source) / STORE).exists():
+        available = FeatureStore(source)
+    elif options.images is not None:
+        available = PictureStore(options.images)
+    make_subset(source, to, available=available)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, folder=str(to)))
 
 
 def _fit(config: Any, tables: Sequence[Table], options: Any, ledger: Any) -> Any:
@@ -171,6 +219,8 @@ def _check(config: Any, options: argparse.Namespace) -> None:
         raise ValueError(f"--seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"--rows needs one table, not {', '.join(options.names)}")
+    if options.rows and options.names[0] == PAPER:
+        raise ValueError(f"--rows needs one table, not {PAPER}")
     if options.rows and options.names[0] in _SINGLE:
         raise ValueError(f"--rows: {options.names[0]} needs all of its runs; remove --rows")
     if options.rows and options.report_only:
@@ -216,14 +266,33 @@ def _extract(config: Any, options: argparse.Namespace) -> None:
     extract_images(options.images, folder, wanted, device=config.runtime.device)
 
 
-def _make(runs: "Sequence[Wanted]", keep: Collection[str], folder: Path, *, jobs: int) -> Ledger:
-    """Makes the runs that the ledger of a folder lacks; returns the ledger with them."""
+def make_missing(
+    runs: "Sequence[Wanted]",
+    keep: Collection[str],
+    folder: Path,
+    *,
+    jobs: int,
+    after: "Callable[[Wanted, Ledger], str]" = lambda run, ledger: "",
+) -> Ledger:
+    """Makes the runs that the ledger of a folder lacks.
+
+    Args:
+        runs: The runs.
+        keep: Keys of runs whose folders stay.
+        folder: The ledger's folder.
+        jobs: Runs at a time.
+        after: Called after every run with it and the ledger; returns an addition to the message.
+
+    Returns:
+        The ledger with the runs.
+    """
     from ngsan.reproduce.making import make_runs
 
     with _writing(folder) as ledger, TrainView(open_console()) as view:
 
         def on_run(run: "Wanted", done: int, of: int) -> None:
             text = f"{done} of {of}: finished {run.label}, seed {run.config.seed}"
+            text += after(run, ledger)
             view.write({"event": "note", "text": text})
 
         def listen(entry: Any) -> None:
@@ -251,7 +320,7 @@ def _writing(folder: str | Path) -> Iterator[Ledger]:
         raise SystemExit(128 + number) from None
 
 
-def _write_table(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str) -> None:
+def write_table(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str) -> None:
     """Prints a table, and writes it as Markdown, CSV and a figure beside its ledger.
 
     Args:
@@ -264,19 +333,13 @@ def _write_table(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split
         ValueError: None of the runs is finished, or was measured on the split.
     """
     from ngsan.reproduce.figures import draw
-    from ngsan.reproduce.report import build_report, to_csv, to_markdown
     from ngsan.reproduce.runs import describe_others
 
-    report = build_report(dataclasses.replace(table, split=split or table.split), wanted, ledger)
+    report, base = write_text_of(table, wanted, ledger, split)
     if not report.lines:
         others = describe_others(table, wanted, ledger)
         raise ValueError(f"no run of table {table.name} is finished in {ledger.folder}{others}")
-    if split not in ("", "val", report.split):
-        raise ValueError(f"--split: no run of table {table.name} was measured on {split!r}")
     _print_table(report)
-    base = ledger.folder / (f"{table.name}-{split}" if split else table.name)
-    write_text(base.with_suffix(".md"), to_markdown(report))
-    write_text(base.with_suffix(".csv"), to_csv(report))
     written = f"{base}.md, .csv"
     try:
         draw(report, base.with_suffix(".png"))
@@ -284,6 +347,26 @@ def _write_table(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split
     except ValueError as error:  # Matplotlib is an extra
         warn(str(error))
     note(f"wrote {written}")
+
+
+def write_text_of(
+    table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str
+) -> "tuple[Report, Path]":
+    """Writes a table as Markdown and CSV if a run is finished; see `write_table`.
+
+    Returns:
+        The report, and the path of its files without their endings.
+    """
+    from ngsan.reproduce.report import build_report, to_csv, to_markdown
+
+    report = build_report(dataclasses.replace(table, split=split or table.split), wanted, ledger)
+    base = ledger.folder / (f"{table.name}-{split}" if split else table.name)
+    if report.lines:
+        if split not in ("", "val", report.split):
+            raise ValueError(f"--split: no run of table {table.name} was measured on {split!r}")
+        write_text(Path(f"{base}.md"), to_markdown(report))
+        write_text(Path(f"{base}.csv"), to_csv(report))
+    return report, base
 
 
 def _measure_spice(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str) -> None:
@@ -372,7 +455,7 @@ def _print_rows(
     console.print(shown)
 
 
-def _draw_weights(wanted: "Sequence[Wanted]", ledger: Ledger) -> None:
+def draw_weights(wanted: "Sequence[Wanted]", ledger: Ledger) -> None:
     """Draws the geometric bias of the one run of `WEIGHTS`."""
     from ngsan.cli.plot import plot_geometry
     from ngsan.reproduce.runs import RUNS
@@ -439,7 +522,7 @@ def _check_finished(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger) ->
 
 def _keys(words: Sequence[str]) -> Any:
     """The keys of the first table's recipe, with its values."""
-    table = next((_NAMED[word] for word in words if word in _NAMED), _NAMED["layers"])
+    table = next((_NAMED[word] for word in words if word in _NAMED), _NAMED["models"])
     return keys_of_recipe(table.recipe)
 
 
@@ -451,9 +534,11 @@ REPRODUCE = Command(
     _add_options,
     _run,
     [
+        "reproduce paper --data coco -o reproduction",
+        "reproduce paper --preset small --data coco -o small",
         "reproduce norms --data coco --images photos",
         "reproduce layers --data coco --rows 'SAN, L = 1' --seeds 1",
-        "reproduce norms --report-only --split test",
+        "reproduce norms --report-only --split val",
     ],
     _keys,
 )

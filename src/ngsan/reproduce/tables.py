@@ -209,7 +209,7 @@ def _rows(
     return tuple(Row(label, model, known.get(label, {})) for label, model in models.items())
 
 
-_PRE = ", pre-norm"
+PRE_NORM = ", pre-norm"
 """The end of a label of a pre-norm model; without it, a model is post-norm."""
 
 
@@ -267,7 +267,7 @@ def _row(label: str, keys: Mapping[str, Any], paper: Values, against: str) -> Ro
 def _pre(label: str) -> str:
     """The label of a model with pre-norm layers."""
     model, comma, layers = label.partition(", L = ")
-    return f"{model}{_PRE}{comma}{layers}"
+    return f"{model}{PRE_NORM}{comma}{layers}"
 
 
 _PERMUTED = _named("g-san", boxes="permuted")
@@ -451,3 +451,10 @@ EXAMPLES = Table(
     ),
 )
 """The runs whose captions are shown side by side; `models` has them, too."""
+
+TABLES_OF_PAPER = tuple(
+    name
+    for stem in ("models", "geometry", "norms", "query-key", "layers", "curve", "others")
+    for name in (stem, f"{stem}-{CROSS_ENTROPY}")
+)
+"""The names of the tables of image captions, by importance."""
