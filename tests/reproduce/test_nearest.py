@@ -10,11 +10,11 @@ from tests.reproduce.tiny_ledgers import TABLE, add_runs, report
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--cross_entropy.epochs=9"], "(the nearest has cross_entropy.epochs: 4 before, 9 now)"),
+        (["--cross_entropy.epochs=9"], "(the nearest has cross_entropy.epochs: 15 before, 9 now)"),
         (
-            ["--model.norm_place=post", "--validation.decoding.beam=2"],
+            ["--model.dropout=0.2", "--validation.decoding.beam=2"],
             "(the nearest has validation.decoding.beam: 3 before, 2 now, "
-            "model.norm_place: 'pre' before, 'post' now)",
+            "model.dropout: 0.1 before, 0.2 now)",
         ),
         (
             ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=8", "--model.dropout=0"],
@@ -55,7 +55,7 @@ def test_figure_of_one_run_names_the_nearest_recipe_too(tmp_path, capsys):
     assert report(tmp_path, "--cross_entropy.epochs=9", name="weights") == 2
     error = capsys.readouterr().err
     assert "needs runs that are not finished: G-SAN, L = 1; without --report" in error
-    assert "(the nearest has cross_entropy.epochs: 4 before, 9 now)" in error
+    assert "(the nearest has cross_entropy.epochs: 15 before, 9 now)" in error
 
 
 def test_error_says_that_the_nearest_has_other_data(tmp_path, capsys):

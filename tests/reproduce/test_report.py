@@ -31,7 +31,7 @@ def test_report_needs_only_the_ledger(tmp_path):
     text = (tmp_path / f"{TABLE.name}.md").read_text()
     for values in CIDER.values():
         assert f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}" in text
-    assert "6 runs are not finished" in text  # of four rows with three seeds
+    assert "24 runs are not finished" in text  # of ten rows with three seeds
 
 
 def test_report_without_outputs_has_no_test_over_images(tmp_path):
@@ -56,7 +56,7 @@ def test_run_without_task_is_ignored(tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add(dataclasses.replace(next(iter(ledger)), key="a" * 12, settings={}), {})
     assert report(tmp_path) == 0
-    assert "6 runs are not finished" in table_text(tmp_path)
+    assert "24 runs are not finished" in table_text(tmp_path)
 
 
 def test_data_sizes_come_from_the_ledger(tmp_path):
@@ -85,7 +85,7 @@ def test_difference_text(value, text):
     ("name", "words", "message"),
     [
         ("vqa", [], "it has no finished run of the task answering"),
-        ("layers", ["--cross_entropy.epochs=9"], "no run of table layers is finished"),
+        ("norms-cross-entropy", ["--cross_entropy.epochs=9"], "no run of table norms-cross"),
         ("examples", [], "--data is missing; pass the dataset folder"),
         ("weights", [], "weights needs runs that are not finished"),
     ],
@@ -104,8 +104,8 @@ def test_runs_without_data_raise(tmp_path, capsys):
 def test_numbers_are_not_cut_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     label = "ORT with its box-scale bug"
-    add_runs(tmp_path, table=TABLES["others-self-critical"], rows=("SAN", label))
-    assert report(tmp_path, name="others-self-critical") == 0
+    add_runs(tmp_path, table=TABLES["others"], rows=("SAN", label))
+    assert report(tmp_path, name="others") == 0
     shown = capsys.readouterr().out
     for text in ("102.0 ± 1.4", "108.5 ± 0.7", "128.3", "p, seeds", "box-scale bug"):
         assert text in shown
@@ -133,7 +133,7 @@ def test_legend_without_intervals_says_so(tmp_path, monkeypatch, seeds, label_te
     add_runs(tmp_path, seeds=seeds)
     figure = draw_figure(tmp_path, monkeypatch, TABLE.name)
     (legend,) = figure.legends
-    assert legend.get_texts()[0].get_text().startswith(label_text)
+    assert any(text.get_text().startswith(label_text) for text in legend.get_texts())
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_row_with_too_few_runs_has_no_bar(tmp_path, monkeypatch, name, rows, see
     assert sum(len(segment) > 0 for segment in bars) == 1
 
 
-@pytest.mark.parametrize("name", ["others-self-critical", "layers", "geometry", "curve"])
+@pytest.mark.parametrize("name", ["others", "layers", "geometry", "curve"])
 def test_figure_text_is_not_cut_off(tmp_path, monkeypatch, name):
     table = TABLES[name]
     add_runs(tmp_path, table=table, rows=[row.label for row in table.rows])

@@ -321,7 +321,7 @@ def test_tables_share_their_runs(data):
         == keys["geometry"]["none (SAN)"]
     )
     assert keys["norms"]["instance norm (N-SAN)"] == keys["query-key"]["query (N-SAN)"]
-    assert keys["models-cross-entropy"]["G-SAN"] == keys["geometry"]["query-dependent (G-SAN)"]
+    assert keys["models"]["G-SAN"] == keys["geometry"]["query-dependent (G-SAN)"]
 
 
 def test_examples_are_images_with_different_relations():

@@ -24,7 +24,7 @@ from ngsan.data.synthetic.folders import (
 from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.making import make_runs
 from ngsan.reproduce.runs import wanted_runs
-from ngsan.reproduce.tables import TABLES
+from ngsan.reproduce.tables import EXAMPLES, TABLES
 from ngsan.text.subwords import FILE, Subwords
 from tests.reproduce.tiny_ledgers import TABLE, add_run, report
 from tests.translation_helpers import backwards_folder
@@ -49,9 +49,9 @@ def change(path, split):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def runs_on(data, seeds, rows=("SAN", "N-SAN")):
+def runs_on(data, seeds, rows=("SAN", "N-SAN"), table=TABLE):
     base = dataclasses.replace(read_recipe("reproduce"), data=DataConfig(folder=str(data)))
-    return wanted_runs(TABLE, base, seeds, rows)
+    return wanted_runs(table, base, seeds, rows)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_command_with_another_test_split_raises(scenes, entered, capsys):
 
 def test_example_page_with_another_test_split_raises(tmp_path, scenes, capsys):
     ledger = Ledger(tmp_path / "to")
-    for run in runs_on(scenes, [0], ("SAN", "G-SAN")):
+    for run in runs_on(scenes, [0], ("SAN", "G-SAN"), EXAMPLES):
         add_run(ledger, run, 100.0, SCORES)
     assert report(ledger.folder, "--data", str(scenes), name="examples") == 0
     change(scenes / CAPTIONS, "test")

@@ -16,8 +16,12 @@ from ngsan.html import data_uri, render
 from ngsan.plots import check_ending, new_figure, save_figure
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.report import Cell, Report
+from ngsan.reproduce.tables import PRE_NORM
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
+
+_STYLES = ((_PAPER, "-"), (_OURS, "-"), (_PAPER, ":"), (_OURS, ":"))
+"""Colours and lines of two models, post-norm and pre-norm."""
 
 _ASIDE = 0.04
 """Offset, in layers, of bars that would hide one another."""
@@ -120,19 +124,19 @@ def _layers(axes: Any, report: Report) -> None:
     for line in report.lines:
         model, _, layers = line.label.partition(", L = ")
         models.setdefault(model, []).append((int(layers), line.cells[metric]))
-    for (model, found), colour, aside in zip(
-        models.items(), (_PAPER, _OURS), (-_ASIDE, _ASIDE), strict=False
-    ):
+    for number, (model, found) in enumerate(models.items()):
+        colour, style = _STYLES[number % len(_STYLES)]
+        aside = _ASIDE * (2 * number - len(models) + 1)
         axes.errorbar(
             [layers + aside for layers, _ in found],
             [cell.mean - base.mean for _, cell in found],
             yerr=[_spread(cell) for _, cell in found],
-            fmt="o-",
+            fmt=f"o{style}",
             color=colour,
             capsize=3,
             label=model,
         )
-        known = _paper(found, base)
+        known = [] if model.endswith(PRE_NORM) else _paper(found, base)
         if known:
             label = f"{model}, paper"
             axes.plot(*zip(*known, strict=True), "D--", color=colour, fillstyle="none", label=label)
@@ -144,11 +148,14 @@ def _layers(axes: Any, report: Report) -> None:
 
 def _curves(axes: Any, report: Report) -> None:
     """The main metric on the validation split over the epochs, one line per seed."""
-    for line, colour in zip(report.lines, (_PAPER, _OURS), strict=False):
+    for place, line in enumerate(report.lines):
+        colour, style = _STYLES[place % len(_STYLES)]
         for number, curve in enumerate(line.curves):
             label = line.label if number == 0 else None
             epochs = range(1, len(curve) + 1)
-            axes.plot(epochs, curve, "o-", color=colour, label=label, markersize=3, alpha=0.8)
+            axes.plot(
+                epochs, curve, f"o{style}", color=colour, label=label, markersize=3, alpha=0.8
+            )
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(report.table.metric)

@@ -242,8 +242,8 @@ def _captioning(
     first = next(iter(models))
     rows = []
     for label, keys in models.items():
-        place = {} if label in once else {"norm_place": "post"}
-        rows.append(_row(label, {**keys, **place}, known.get(label, {}), others.get(label, "")))
+        model = keys if label in once else {**keys, "norm_place": "post"}
+        rows.append(_row(label, model, known.get(label, {}), others.get(label, "")))
     for label, keys in models.items():
         if label not in once:
             base = _pre(others.get(label, first))
