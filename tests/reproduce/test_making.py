@@ -49,7 +49,7 @@ def endless_run(data, tmp_path_factory):
     """A command with an endless run, and its folder; it starts while other tests run."""
     folder = tmp_path_factory.mktemp("endless_run")
     line = [
-        sys.executable, "-m", "ngsan", "reproduce", "curve", "--data", str(data),
+        sys.executable, "-m", "ngsan", "reproduce", "curve-cross-entropy", "--data", str(data),
         "--output", str(folder), "--seeds", "1", "--jobs", "2", "--rows", "SAN",
         "--cross_entropy.epochs=100000", "--model.dim=16", "--model.heads=2",
         "--model.hidden_dim=16", "--runtime.device=cpu", "--runtime.threads=1",
@@ -199,7 +199,16 @@ def test_interrupts_have_the_same_message_everywhere(data, tmp_path, monkeypatch
         raise stopped
 
     monkeypatch.setattr(making, "make_runs", stop)
-    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path), "--jobs", "2"]
+    line = [
+        "reproduce",
+        "curve-cross-entropy",
+        "--data",
+        str(data),
+        "--output",
+        str(tmp_path),
+        "--jobs",
+        "2",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(line)
     assert ended.value.code == 130

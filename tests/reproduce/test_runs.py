@@ -228,13 +228,22 @@ def test_command_writes_the_files_and_prints_the_table(data, tmp_path, capsys):
         "--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--cross_entropy.epochs=1",
         "--cross_entropy.batch_size=32", "--runtime.device=cpu", "--runtime.threads=1",
     ]  # fmt: skip
-    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path), "--seeds", "1"]
+    line = [
+        "reproduce",
+        "curve-cross-entropy",
+        "--data",
+        str(data),
+        "--output",
+        str(tmp_path),
+        "--seeds",
+        "1",
+    ]
     assert main([*line, *options]) == 0
     shown = capsys.readouterr().out
     assert "One-layer SAN and N-SAN by epoch" in shown
     assert "model.safetensors" not in shown  # the file is removed
     for ending in ("md", "csv", "png"):
-        assert (tmp_path / f"curve.{ending}").stat().st_size > 50
+        assert (tmp_path / f"curve-cross-entropy.{ending}").stat().st_size > 50
     assert main([*line, *options, "--report-only"]) == 0
     assert "finished" not in capsys.readouterr().out
 
@@ -287,12 +296,12 @@ def test_output_that_is_a_file_raises(data, tmp_path, capsys):
 
 
 def test_concurrent_commands_in_one_folder_raise(data, tmp_path, capsys):
-    line = ["reproduce", "curve", "--data", str(data), "--output", str(tmp_path)]
+    line = ["reproduce", "curve-cross-entropy", "--data", str(data), "--output", str(tmp_path)]
     with folder_lock(tmp_path / ".lock"):
         assert main(line) == 2
         assert "another ngsan reproduce in" in capsys.readouterr().err
         assert main([*line, "--report-only"]) == 2
-        assert "no run of table curve is finished" in capsys.readouterr().err
+        assert "no run of table curve-cross-entropy is finished" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
