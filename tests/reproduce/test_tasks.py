@@ -238,13 +238,14 @@ def test_bleu_of_sentences_is_tested_over_seeds_and_sentences(tmp_path):
 def test_video_table(tmp_path):
     write_moving_folder(tmp_path / "data", sample_moving_splits({"train": 12, "val": 4}, frames=4))
     words = ["--seeds", "1", *SMALL, "--cross_entropy.epochs=1", "--cross_entropy.batch_size=6"]
-    assert reproduce("video", tmp_path / "data", tmp_path / "to", *words) == 0
+    assert reproduce("video-cross-entropy", tmp_path / "data", tmp_path / "to", *words) == 0
     entries = entries_of(tmp_path / "to")
-    assert [entry["model"]["norm"] for entry in entries] == ["none", "instance"]
+    rows = [(entry["model"]["norm_place"], entry["model"]["norm"]) for entry in entries]
+    assert rows == [(place, norm) for place in ("post", "pre") for norm in ("none", "instance")]
     assert {entry["model"]["positions"] for entry in entries} == {"sinusoidal"}
     assert (
         "| 95 % interval | p, seeds | p, seeds and clips |"
-        in (tmp_path / "to" / "video.md").read_text()
+        in (tmp_path / "to" / "video-cross-entropy.md").read_text()
     )
 
 

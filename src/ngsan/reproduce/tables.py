@@ -250,6 +250,7 @@ def _captioning(
             model = {**keys, "norm_place": "pre"}
             rows.append(_row(_pre(label), model, known.get(label, {}), base))
     pairs = [*contrasts, *((_pre(label), _pre(other)) for label, other in contrasts)]
+    pairs += [(label, _pre(first)) for label in once]
     more["contrasts"] = tuple(pairs)
     more.setdefault("paper_of", AFTER_SELF_CRITICAL if printed else "")
     after = Table(name, title, place, tuple(rows), **more)
