@@ -76,10 +76,10 @@ def test_subset_is_chosen_from_available_images(scenes, tmp_path):
     available = {record.id for record in read_captions(scenes)} - {
         record.id for record in list(read_captions(scenes))[:20]
     }
-    make_subset(scenes, tmp_path / "a", SIZES, available=available)
+    make_subset(scenes, tmp_path / "a", SIZES, is_available=available.__contains__)
     assert {record.id for record in read_captions(tmp_path / "a")} <= available
     with pytest.raises(ValueError, match=r"no image of split 'train' has features"):
-        make_subset(scenes, tmp_path / "b", SIZES, available=set())
+        make_subset(scenes, tmp_path / "b", SIZES, is_available=lambda image: False)
 
 
 def test_most_important_runs_are_made_first():

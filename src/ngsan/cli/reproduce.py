@@ -181,12 +181,12 @@ def _small(config: Any, options: argparse.Namespace) -> Any:
     from ngsan.reproduce.subset import make_subset
 
     source, to = config.data.folder, Path(options.output) / SMALL_DATA
-    available = None
     if (Path(source) / STORE).exists():
-        available = FeatureStore(source)
+        make_subset(source, to, is_available=FeatureStore(source).__contains__)
     elif options.images is not None:
-        available = PictureStore(options.images)
-    make_subset(source, to, available=available)
+        make_subset(source, to, is_available=PictureStore(options.images).__contains__)
+    else:
+        make_subset(source, to)  # which has no features, as an error will say
     return dataclasses.replace(config, data=dataclasses.replace(config.data, folder=str(to)))
 
 

@@ -72,5 +72,5 @@ def seconds_left(missing: Sequence[Wanted], ledger: Ledger, jobs: int = 1) -> fl
         return None
     known = {layers: statistics.median(seconds) for layers, seconds in took.items()}
     per_layer = statistics.median(seconds / layers for layers, seconds in known.items())
-    layers = [run.config.model.layers for run in missing]
+    layers = [int(run.config.model.layers) for run in missing]
     return sum(known.get(number, per_layer * number) for number in layers) / jobs

@@ -1,7 +1,7 @@
 """A small dataset out of a large one, for the small preset: fewer images, and their vocabulary."""
 
 import hashlib
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ngsan.data.captions import (
@@ -23,7 +23,7 @@ def make_subset(
     to: str | Path,
     images: Mapping[str, int] = SMALL,
     *,
-    available: Container[str] | None = None,
+    is_available: Callable[[str], bool] = lambda image: True,
 ) -> None:
     """Makes a dataset folder of some images of another one, or keeps the one that is there.
 
@@ -34,13 +34,13 @@ def make_subset(
         source: The large dataset folder.
         to: The small one.
         images: Images of each split; all of a split that has fewer.
-        available: The images to choose from, such as those with features; None for all.
+        is_available: Whether an image can be chosen, such as whether it has features.
 
     Raises:
         ValueError: There is nothing to choose, or `to` has other images.
     """
     source, to = Path(source), Path(to)
-    chosen = _choose(source, images, available)
+    chosen = _choose(source, images, is_available)
     if (to / CAPTIONS).exists() and list(read_captions(to)) != chosen:
         raise ValueError(f"{to} has other images than {source} gives; pass another --output")
     if not (to / CAPTIONS).exists():
@@ -53,13 +53,13 @@ def make_subset(
 
 
 def _choose(
-    source: Path, images: Mapping[str, int], available: Container[str] | None
+    source: Path, images: Mapping[str, int], is_available: Callable[[str], bool]
 ) -> list[ImageCaptions]:
     """The records of the chosen images, in the order of their hashes."""
     records = [
         record
         for record in read_captions(source)
-        if record.split in images and (available is None or record.id in available)
+        if record.split in images and is_available(record.id)
     ]
     records.sort(key=lambda record: hashlib.sha256(record.id.encode()).hexdigest())
     chosen = []
