@@ -79,3 +79,33 @@ def test_a_model_that_does_not_say_what_made_its_features(photos, model, tmp_pat
 def test_packing_keeps_what_made_the_features(model, tmp_path):
     pack_model(model / "model", tmp_path / "packed", attention=False)
     assert read_features(tmp_path / "packed") == FeatureStore(model / "data").source
+
+
+@pytest.mark.parametrize(
+    "how", [[], ["--pool", "roi", "--extractor", "grid", "--size", "64", "--top", "features"]]
+)
+def test_sources_of_detected_regions_are_found_again(photos, tmp_path, how):
+    """What opens them again is found by the description that the store has."""
+    from ngsan.cli.extract import source_of_model
+
+    limits = ["--min-regions", "4", "--max-regions", "6", "--min-score", "0.3", "--threads", "1"]
+    words = ["extract", str(photos), "-o", str(tmp_path / "data"), "--source", "objects"]
+    assert main([*words, *limits, "--device", "cpu", *how]) == 0
+    store = FeatureStore(tmp_path / "data")
+    config = CaptionerConfig(
+        vocab_size=len(VOCABULARY),
+        feature_dim=store.feature_dim,
+        dim=16,
+        heads=2,
+        hidden_dim=16,
+        layers=1,
+    )
+    companions = {"vocabulary": VOCABULARY}
+    save_model(
+        tmp_path / "model", build_captioner(config), config, companions, features=store.source
+    )
+    source = source_of_model(tmp_path / "model")
+    assert f"extract {source.signature}" == store.source
+    (found,) = source.regions([Image.open(photos / "1.png")])
+    np.testing.assert_array_equal(found.boxes, store["1"].boxes)
+    np.testing.assert_allclose(found.features, store["1"].features, rtol=1e-2, atol=1e-2)

@@ -155,8 +155,8 @@ def open_source(options: argparse.Namespace, device: str) -> "RegionSource":
 
 _CELLS = re.compile(r"grid (?P<name>\S+) \w+, (?P<size>\d+) px, \d+ cells x (?P<width>\d+)")
 _OBJECTS = re.compile(
-    r"crops by eye \w+, (?P<least>\d+) to (?P<most>\d+) boxes of detector (?P<detector>\S+), "
-    r"score (?P<score>\S+)"
+    r"(crops by eye \w+|roi of (?P<name>\S+) \w+, (?P<size>\d+) px x (?P<width>\d+)), "
+    r"(?P<least>\d+) to (?P<most>\d+) boxes of detector (?P<detector>\S+), score (?P<score>\S+)"
 )
 _TORCHVISION = re.compile(r"torchvision (?P<name>\S+) .*")
 
@@ -197,6 +197,10 @@ def _commands(signature: str) -> list[list[str]]:
         names = {"min-regions": "least", "max-regions": "most", "min-score": "score"}
         limits = [word for name, key in names.items() for word in (f"--{name}", found[key])]
         own = ["--detector", found["detector"]] if ":" in found["detector"] else []
+        if (name := found["name"]) is not None:
+            network = name if ":" in name else f"grid:{name}"
+            top = "head" if found["width"] == "1280" else "features"
+            own += ["--pool", "roi", "--extractor", network, "--size", found["size"], "--top", top]
         return [["--source", "objects", *limits, *own]]
     if found := _TORCHVISION.fullmatch(signature):
         return [["--extractor", f"torchvision:{found['name']}"]]
