@@ -197,10 +197,19 @@ def _commands(signature: str) -> list[list[str]]:
         names = {"min-regions": "least", "max-regions": "most", "min-score": "score"}
         limits = [word for name, key in names.items() for word in (f"--{name}", found[key])]
         own = ["--detector", found["detector"]] if ":" in found["detector"] else []
-        if (name := found["name"]) is not None:
-            network = name if ":" in name else f"grid:{name}"
-            top = "head" if found["width"] == "1280" else "features"
-            own += ["--pool", "roi", "--extractor", network, "--size", found["size"], "--top", top]
+        if found["name"] is not None:
+            network = found["name"] if ":" in found["name"] else f"grid:{found['name']}"
+            layer = "head" if found["width"] == "1280" else "features"
+            own += [
+                "--pool",
+                "roi",
+                "--extractor",
+                network,
+                "--size",
+                found["size"],
+                "--top",
+                layer,
+            ]
         return [["--source", "objects", *limits, *own]]
     if found := _TORCHVISION.fullmatch(signature):
         return [["--extractor", f"torchvision:{found['name']}"]]
