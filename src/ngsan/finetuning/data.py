@@ -14,13 +14,14 @@ from ngsan.finetuning.encoded import PhotoReader, Start
 from ngsan.finetuning.job import Job
 from ngsan.finetuning.plan import names_a_side
 from ngsan.finetuning.replay import read_replay, test_card
+from ngsan.finetuning.task import REPLAYED
 from ngsan.predict.captioner import PHOTO_DECODING, Captioner, load
 from ngsan.text.articles import with_articles
 from ngsan.text.vocabulary import UNKNOWN, Vocabulary
 from ngsan.vision.images import ImageError
 
-_REPLAYED = 3
-"""Captions of a replayed picture."""
+_CAPTIONS = 3
+"""Captions of a replayed picture each time."""
 
 _SHARD_BYTES = 32 << 20
 _BATCH = 8
@@ -54,7 +55,7 @@ def write_data(work: Path, job: Job, start: Start, threads: int | None, listen: 
     if bad:
         job = job.without({photo.id for photo in bad})
         job.problems.append(f"skipped {len(bad)}: unreadable picture (first: {bad[0].path})")
-    _write_captions(work, job, _self_captions(start, cells, threads))
+    _write_captions(work, job, _self_captions(start, cells, job.plan.copies, threads))
     return job
 
 
@@ -70,7 +71,7 @@ def _encode(
     """Writes the feature store."""
     files = {photo.id: photo.path for photo in (*job.train, *job.held_out)}
     mirrored = {photo.id + _MIRROR: photo.path for photo in job.train if job.plan.mirror}
-    replayed = dict(zip(_replay_ids(len(cells)), cells, strict=True))
+    replayed = _replay_ids(len(cells), job.plan.copies)
     wanted = [*files, *mirrored, *replayed]
     old = _old_store(work, reader.source)
     if old is not None and all(name in old for name in wanted):
@@ -90,9 +91,11 @@ def _encode(
                 store.add(name, regions)
                 done = {"done": len(store), "total": len(wanted)}
                 listen({"event": "progress", "what": "reading pictures", **done})
-        for name, one in replayed.items():
-            if name not in store:
-                store.add(name, reader.regions(one[None])[0])
+        for place, one in enumerate(cells):
+            names = [name for name in replayed[place :: len(cells)] if name not in store]
+            entries = reader.regions(one[None]) if names else []
+            for name in names:
+                store.add(name, entries[0])
 
 
 def _old_store(work: Path, source: str) -> FeatureStore | None:
@@ -115,7 +118,8 @@ def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> No
         sideless = tuple(text for text in photo.captions if not names_a_side(text))
         if job.plan.mirror and sideless:
             records.append(ImageCaptions(photo.id + _MIRROR, "train", sideless))
-    for name, captions in zip(_replay_ids(len(replayed)), replayed, strict=True):
+    names = _replay_ids(len(replayed) // job.plan.copies, job.plan.copies)
+    for name, captions in zip(names, replayed, strict=True):
         records.append(ImageCaptions(name, "train", captions))
     write_captions(work, records, overwrite=True)
     vocabulary = Vocabulary(words, origin=job.vocabulary.origin)
@@ -123,20 +127,25 @@ def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> No
 
 
 def _self_captions(
-    start: Start, cells: NDArray[np.float32], threads: int | None
+    start: Start, cells: NDArray[np.float32], copies: int, threads: int | None
 ) -> list[tuple[str, ...]]:
-    """What the model itself writes of replayed pictures."""
+    """What the model itself writes of replayed pictures: the best captions, then samples."""
     if not len(cells):
         return []
     captioner: Captioner = load(start.folder, threads=threads)
-    options = {**vars(PHOTO_DECODING), "num_return": _REPLAYED}
     found: list[tuple[str, ...]] = []
-    for first in range(0, len(cells), _BATCH):
-        for caption in captioner.caption_regions(cells[first : first + _BATCH], **options):
-            texts = (" ".join(with_articles(one.words)) for one in (caption, *caption.others))
-            found.append(tuple(dict.fromkeys(texts)))
+    for copy in range(copies):
+        options: dict[str, Any] = {**vars(PHOTO_DECODING), "num_return": _CAPTIONS}
+        if copy:
+            options |= {"method": "sample", "top_p": 0.95, "seed": copy}
+        for first in range(0, len(cells), _BATCH):
+            batch = cells[first : first + _BATCH]
+            for caption in captioner.caption_regions(batch, first=first, **options):
+                texts = (" ".join(with_articles(one.words)) for one in (caption, *caption.others))
+                found.append(tuple(dict.fromkeys(texts)))
     return found
 
 
-def _replay_ids(count: int) -> list[str]:
-    return [f"replay-{number}" for number in range(count)]
+def _replay_ids(count: int, copies: int) -> list[str]:
+    """The ids of replayed pictures, each of which has a number of copies; copy by copy."""
+    return [f"{REPLAYED}{copy}-{number}" for copy in range(copies) for number in range(count)]

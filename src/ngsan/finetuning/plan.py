@@ -26,11 +26,14 @@ HELD_OUT, MIN_HELD_OUT, MAX_HELD_OUT = 0.15, 5, 200
 FEW = 300
 """Fewer pictures are mirrored, too, and pass by more often."""
 
-SHOWN = 10_000
+SHOWN = 15_000
 """Captions that pass by in all epochs together,"""
 
 MAX_EPOCHS = 12
 """in at most this many epochs."""
+
+REPLAY = 0.65
+"""Ordinary pictures for each of the user's."""
 
 MAX_LENGTH = 40
 """The longest captions that are learned whole, in words."""
@@ -56,6 +59,8 @@ class Plan:
     replay: int
     """Pictures that the model captioned itself and that are mixed in, so that it does not forget
     them."""
+    copies: int
+    """Times that each of them passes by in an epoch, with other captions."""
     max_length: int
     """Words after which a caption is cut off."""
 
@@ -113,6 +118,7 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
         replay: Pictures to replay that there are.
     """
     few = photos < FEW
+    replayed = min(replay, max(60, photos // 2))
     most = sorted(lengths)[int(0.98 * (len(lengths) - 1))] if lengths else 0
     return Plan(
         epochs=min(MAX_EPOCHS, max(1, round(SHOWN / max(1, captions)))),
@@ -122,7 +128,8 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
         captions_per_image=min(5, -(-captions // photos)),
         layers=0,
         mirror=few,
-        replay=min(replay, max(60, photos // 3)),
+        replay=replayed,
+        copies=max(1, min(3, round(REPLAY * photos / max(1, replayed)))),
         max_length=min(MAX_LENGTH, max(20, most)),
     )
 

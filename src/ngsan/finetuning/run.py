@@ -183,8 +183,7 @@ def _train(work: Path, job: Job, start: Start, threads: int | None, listen: List
     words = data.vocabulary
     config = dataclasses.replace(start.config, vocab_size=len(words))
     if not (folder / VOCABULARY).is_file():
-        known = len(start.vocabulary)
-        add_words(start.model, top_of(start.model, plan.layers), data, known)
+        add_words(start.model, top_of(start.model, plan.layers), data, len(start.vocabulary))
         with replace_folder(folder) as partial_folder:
             save_model(partial_folder, start.model, config, {"vocabulary": words})
     run = plan.config(config, str(folder), bfloat16=_has_bfloat16(), threads=threads or 0)
@@ -194,7 +193,7 @@ def _train(work: Path, job: Job, start: Start, threads: int | None, listen: List
         resume=(work / _RUN).is_dir(),
         listen=listen,
         datasets=(data, held_out),
-        opener=partial(FinetuneTask, layers=plan.layers),
+        opener=partial(FinetuneTask, layers=plan.layers, known=len(start.vocabulary)),
     )
 
 
