@@ -7,6 +7,7 @@ encoded pictures stay for a later run with other captions.
 
 import dataclasses
 import json
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -186,6 +187,8 @@ def _train(work: Path, job: Job, start: Start, threads: int | None, listen: List
         add_words(start.model, top_of(start.model, plan.layers), data, len(start.vocabulary))
         with replace_folder(folder) as partial_folder:
             save_model(partial_folder, start.model, config, {"vocabulary": words})
+    # It announces the precision.
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     run = plan.config(config, str(folder), bfloat16=_has_bfloat16(), threads=threads or 0)
     train(
         run,
