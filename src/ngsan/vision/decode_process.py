@@ -34,7 +34,7 @@ _THREAD_SECONDS = 0.005
 """Time for the thread of a file to start, which is when it has a priority."""
 
 _NICE = 10
-"""Priority of a file that takes long, where `Limits.quick_seconds` asks for it."""
+"""How much lower the priority of a file is that takes long, see `Limits.quick_seconds`."""
 
 _BOOT = """
 import json, sys
@@ -145,9 +145,10 @@ class DecodingProcess:
         """Lets other processes go first; on Linux, where it ends with the thread that decodes."""
         process = self._process.pid
         with suppress(OSError):
+            lower = os.getpriority(os.PRIO_PROCESS, process) + _NICE
             for task in Path(f"/proc/{process}/task").iterdir():
                 if int(task.name) != process:
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), _NICE)
+                    os.setpriority(os.PRIO_PROCESS, int(task.name), lower)
 
     def _lost(self, head: Head) -> LostError:
         with suppress(subprocess.TimeoutExpired):
