@@ -171,6 +171,16 @@ WRONG_FORMS = [
 ]
 
 
+def test_required_words_times_beam_are_limited(app):
+    words = {count: "red green blue grey a red green".split()[:count] for count in (1, 3, 4)}
+    for beam, count, status in ((16, 3, 200), (16, 4, 422), (8, 4, 200)):
+        fields = {"beam": beam, "require": " ".join(words[count])}
+        answer = ask(app, "POST", "/v1/caption", **form(file_of(), **fields))
+        assert answer.status_code == status, answer.json()
+    answer = ask(app, "POST", "/v1/caption", **form(file_of(), beam=16, require="a b c d e f"))
+    assert "require: with a beam of 16, 6 words make a search follow 112" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(("fields", "message"), WRONG_FORMS)
 def test_invalid_options_raise(app, fields, message):
     answer = ask(app, "POST", "/v1/caption", **form(file_of(), **fields))

@@ -20,10 +20,10 @@ def limit_memory() -> None:
     info = runtime.OrtMemoryInfo(
         "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
     )
-    # It grows by what is needed, rather than to a power of two.
+    # The defaults; it doubles as it grows, as many small parts could not be used for large arrays.
     growth = {
         "max_mem": 0,
-        "arena_extend_strategy": 1,
+        "arena_extend_strategy": 0,
         "initial_chunk_size_bytes": -1,
         "max_dead_bytes_per_chunk": -1,
         "initial_growth_chunk_size_bytes": -1,

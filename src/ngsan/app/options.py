@@ -139,11 +139,18 @@ def read_options(
     for name in ("prefix", "forbid", "require", "caption"):
         if len(values.get(name, "").split()) > settings.max_words:
             raise ValueError(f"{name}: more than {settings.max_words} words are not allowed")
+    decoding = PHOTO_DECODING.override({name: values[name] for name in _KEYS & values.keys()})
+    if open_captions(decoding) > settings.max_open_captions:
+        raise ValueError(
+            f"require: with a beam of {decoding.beam}, {len(set(decoding.require.split()))} words "
+            f"make a search follow {open_captions(decoding)} captions, more than "
+            f"{settings.max_open_captions}; require fewer words, or lower beam"
+        )
     for name in ("layer", "head"):
         if name in values and "region" not in values:
             raise ValueError(f"{name} applies only with region")
     return CaptionRequest(
-        decoding=PHOTO_DECODING.override({name: values[name] for name in _KEYS & values.keys()}),
+        decoding=decoding,
         attention=values.get("attention", False),
         quality=values.get("quality"),
         objects=values.get("objects", False),
@@ -154,6 +161,13 @@ def read_options(
         layer=values.get("layer", 0),
         head=values.get("head"),
     )
+
+
+def open_captions(decoding: DecodingConfig) -> int:
+    """Captions of a photograph that a search follows at the same time; its memory depends on it."""
+    if decoding.method != "beam":
+        return decoding.num_return
+    return decoding.beam * (1 + len(set(decoding.require.split())))
 
 
 def _whole(value: Any) -> Any:

@@ -79,6 +79,10 @@ class ServeSettings:
     max_beam: int = 16
     """Largest beam, and largest number of samples, of a photograph."""
 
+    max_open_captions: int = 64
+    """Captions that a search follows at the same time: the beam times one more than the number of
+    required words."""
+
     max_words: int = 50
     """Words of a caption, of its prefix, and of the forbidden words."""
 

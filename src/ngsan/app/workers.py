@@ -18,6 +18,7 @@ from starlette.types import Receive
 
 from ngsan.app.clients import CLIENT, Ledger
 from ngsan.app.errors import ApiError, ClientDisconnected
+from ngsan.app.options import open_captions
 from ngsan.config import DecodingConfig
 from ngsan.predict.captioner import Caption, Captioner
 
@@ -27,7 +28,7 @@ _PATIENCE = 0.1
 """Seconds between looks at whether the pause of a heavy client is over."""
 
 _ROWS = 4
-"""Captions that a batch searches for, as a multiple of its size."""
+"""Captions that the search of a batch follows, as a multiple of its size."""
 
 
 class FairThreads:
@@ -145,12 +146,6 @@ class Job:
 
     client: str
     future: "asyncio.Future[Caption]"
-
-    @property
-    def rows(self) -> int:
-        """Captions that are searched for at the same time; the memory of a batch depends on it."""
-        decoding = self.decoding
-        return max(1, decoding.beam if decoding.method == "beam" else decoding.num_return)
 
     def fits(self, batch: Sequence["Job"]) -> bool:
         """Whether it can be appended to a batch."""
@@ -271,13 +266,13 @@ class Batcher:
         if first is None or self._closed:
             return []
         batch, size = [first], 1 if first.client in heavy else self._size
-        rows = first.rows
+        rows = open_captions(first.decoding)
         for job in self._jobs:
             if job is first or job.client in heavy or len(batch) >= size:
                 continue
-            if job.fits(batch) and rows + job.rows <= _ROWS * self._size:
+            if job.fits(batch) and rows + open_captions(job.decoding) <= _ROWS * self._size:
                 batch.append(job)
-                rows += job.rows
+                rows += open_captions(job.decoding)
         self._jobs = [job for job in self._jobs if job not in batch]
         return batch
 
