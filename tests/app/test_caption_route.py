@@ -172,8 +172,8 @@ WRONG_FORMS = [
 
 
 def test_required_words_times_beam_are_limited(app):
-    words = {count: "red green blue grey a red green".split()[:count] for count in (1, 3, 4)}
-    for beam, count, status in ((16, 3, 200), (16, 4, 422), (8, 4, 200)):
+    words = {count: ["red", "green", "blue"][:count] for count in (1, 3)}
+    for beam, count, status in ((16, 1, 200), (16, 3, 422), (8, 3, 200)):
         fields = {"beam": beam, "require": " ".join(words[count])}
         answer = ask(app, "POST", "/v1/caption", **form(file_of(), **fields))
         assert answer.status_code == status, answer.json()

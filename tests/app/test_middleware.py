@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+from starlette.responses import Response
 
 from ngsan.app.context import ServerState
 from ngsan.app.metrics import Metrics
@@ -282,3 +283,37 @@ def test_answers_during_shutdown():
     answer = ask(app, "POST", "/v1/caption", files={"image": file_of()})
     assert (answer.status_code, answer.headers["connection"]) == (503, "close")
     assert "retry-after" in answer.headers
+
+
+def test_large_answers_count_until_they_are_received():
+    """Clients that do not read their answers cannot fill the memory."""
+    sent = []
+
+    async def large(scope, receive, send):
+        await Response(bytes(90_000))(scope, receive, send)
+
+    app = RequestLimits(large, ServeSettings(max_total_bytes=200_000), Metrics(), ServerState())
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("10.0.0.1", 1)}
+
+    async def go():
+        gate = asyncio.Event()
+
+        async def send(message):
+            sent.append(message)
+            await gate.wait()
+
+        async def receive():
+            return {"type": "http.request"}
+
+        first = asyncio.create_task(app(dict(scope), receive, send))
+        await asyncio.sleep(0.01)
+        second = asyncio.create_task(app(dict(scope), receive, send))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.gather(first, second)
+        await app(dict(scope), receive, send)
+
+    asyncio.run(go())
+    assert [one["status"] for one in sent if "status" in one] == [200, 429, 200]
+    pieces = [len(one["body"]) for one in sent if "body" in one]
+    assert sorted(pieces)[-4:] == [24_464, 24_464, 65_536, 65_536]

@@ -53,7 +53,7 @@ def build_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # In the background, so that the first scene is as quick as the others.
-        opening = asyncio.create_task(_open_early(scenes))
+        opening = asyncio.create_task(_open_early(context, scenes))
         context.decoding.start(settings.decoders)
         yield
         opening.cancel()
@@ -85,7 +85,11 @@ def build_app(
     return app
 
 
-async def _open_early(scenes: SceneModels) -> None:
+async def _open_early(context: Context, scenes: SceneModels) -> None:
+    # The second eye and the maps: opening them takes memory for a moment, rather now than later.
+    await context.detectors.run(context.model.captioner.sides)
+    with suppress(ValueError):  # a request reports it
+        await context.explainers.run(lambda: context.explainer)
     with suppress(ApiError):  # without them, the server still captions photographs
         await scenes.run(lambda _: None)
 

@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ngsan.app.clients import Capacity, Ledger, busy
 from ngsan.app.errors import ApiError
+from ngsan.app.maps import Explainer
 from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
 from ngsan.app.workers import Batcher, FairThreads
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
+from ngsan.vision.decode_worker import release_memory
 from ngsan.vision.decoding import DecodingService, Limits
 
 
@@ -72,7 +75,7 @@ class ServedModel:
         return content if isinstance(content, dict) else None
 
 
-LIMITS = Limits(seconds=50.0, memory=112 << 20, large_memory=400 << 20, quick_seconds=0.05)
+LIMITS = Limits(seconds=50.0, memory=96 << 20, large_memory=368 << 20, quick_seconds=0.05)
 """Of the decoding of a photograph; the memory of the server depends on it."""
 
 _CLIENTS = 4
@@ -107,6 +110,8 @@ class Context:
         self.photos = queue_of(settings.queue_size)
         self.metrics.waiting.set_function(lambda: self.photos.used)
         self.explain_requests = queue_of(settings.explain_queue_size)
+        self.sides: dict[tuple[str | None, bool, bool], tuple[int, ...]] = {}
+        """Sides of the squares that are needed, by quality, objects and keywords."""
         count = settings.decoders
         self.decoding = decoding or DecodingService(
             count,
@@ -128,6 +133,13 @@ class Context:
             workers=settings.workers,
             on_batch=on_batch,
         )
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        """Computes maps; opened when it is first used, by the thread of `explainers`."""
+        opened = Explainer.open(self.model.folder, threads=self.settings.threads)
+        release_memory()  # of its files
+        return opened
 
     def check_capacity(self, capacity: Capacity) -> None:
         """Raises an `ApiError` if nothing more fits, before a body is read."""

@@ -247,6 +247,7 @@ class _Reply:
         self._send, self._body, self._state, self._total = send, body, state, total
         self.status = self.held = 0
         self._start: Message = {}
+        self._replaced = False
 
     async def send(self, message: Message) -> None:
         """Sends a part; the connection is closed after it if the body was not read to its end.
@@ -256,16 +257,26 @@ class _Reply:
         if message["type"] == "http.response.start":
             self._start = message  # sent with the first part, as that may not fit
             return
+        if self._replaced:
+            return
         content = message.get("body", b"")
         if not self.status:
             if len(content) > _PIECE and not self._total.take(len(content)):
-                raise ApiError(429, "too many bytes are being sent; try again later")
+                content, message = self._replace(ApiError(429, "too many bytes are being sent"))
             self.held += len(content) if len(content) > _PIECE else 0
             await self._send_start(self._start)
         for start in range(0, len(content) or 1, _PIECE):
             piece = content[start : start + _PIECE]
             more = start + _PIECE < len(content) or message.get("more_body", False)
             await self._send({**message, "body": piece, "more_body": more})
+
+    def _replace(self, error: ApiError) -> tuple[bytes, Message]:
+        """An error in place of the answer, of which nothing was sent."""
+        response = error_response(error.status_code, str(error.detail), error.headers)
+        self._replaced = True
+        self._start = {**self._start, "status": response.status_code}
+        self._start["headers"] = response.raw_headers
+        return bytes(response.body), {"type": "http.response.body"}
 
     async def _send_start(self, message: Message) -> None:
         self.status = message["status"]

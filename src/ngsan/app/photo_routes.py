@@ -2,8 +2,6 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,7 +20,6 @@ from ngsan.app.workers import run_unless_disconnected
 from ngsan.predict.captioner import Caption
 from ngsan.predict.quality import check_quality
 from ngsan.search import Constraints
-from ngsan.vision.decode_worker import release_memory
 
 _ERRORS = (400, 401, 408, 413, 415, 422, 429, 503)
 
@@ -30,12 +27,6 @@ _ERRORS = (400, 401, 408, 413, 415, 422, 429, 503)
 def add_photo_routes(app: FastAPI, context: Context) -> None:
     """Adds the routes to a server."""
     settings = context.settings
-
-    @cache  # called by one thread
-    def open_explainer() -> Explainer:
-        opened = Explainer.open(context.model.folder, threads=settings.threads)
-        release_memory()  # of its files
-        return opened
 
     @app.post(
         "/v1/caption",
@@ -82,7 +73,7 @@ def add_photo_routes(app: FastAPI, context: Context) -> None:
             options = _read_options(context, upload, explain=True)
             text = _given_caption(context, options.caption)
             found = await run_unless_disconnected(
-                _explain(context, open_explainer, upload, options, text),
+                _explain(context, upload, options, text),
                 request.receive,
                 timeout=settings.request_timeout,
             )
@@ -143,8 +134,10 @@ async def _decode(context: Context, upload: Upload, options: CaptionRequest) -> 
             needed.append(captioner.eye.keywords.size)
         return tuple(dict.fromkeys(needed))
 
-    needed = await context.detectors.run(sides)
-    return await decode_photos(upload.images, needed, context)
+    kind = options.quality, options.objects, options.keywords
+    if kind not in context.sides:  # once, rather than behind the detectors' work for others
+        context.sides[kind] = await context.detectors.run(sides)
+    return await decode_photos(upload.images, context.sides[kind], context)
 
 
 async def _seen(
@@ -209,7 +202,6 @@ def _given_caption(context: Context, text: str | None) -> str | None:
 
 async def _explain(
     context: Context,
-    open_explainer: Callable[[], Explainer],
     upload: Upload,
     options: CaptionRequest,
     text: str | None,
@@ -226,7 +218,7 @@ async def _explain(
                 number=0,
             )
         found = await context.explainers.run(
-            lambda: _maps(open_explainer(), photo, caption.text, options)
+            lambda: _maps(context.explainer, photo, caption.text, options)
         )
     except ValueError as error:
         raise ApiError(422, str(error)) from None

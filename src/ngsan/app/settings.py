@@ -67,7 +67,7 @@ class ServeSettings:
     max_json_bytes: int = 64 * 1024
     """Bytes of any other request, and of one with photographs in JSON besides the photographs."""
 
-    max_total_bytes: int = 96 * 1024 * 1024
+    max_total_bytes: int = 80 * 1024 * 1024
     """Bytes of all requests and large answers at the same time; of a client, two thirds of it."""
 
     max_images: int = 16
@@ -79,7 +79,7 @@ class ServeSettings:
     max_beam: int = 16
     """Largest beam, and largest number of samples, of a photograph."""
 
-    max_open_captions: int = 64
+    max_open_captions: int = 32
     """Captions that a search follows at the same time: the beam times one more than the number of
     required words."""
 
