@@ -234,3 +234,60 @@ def test_region_model_with_images_raises(home, tmp_path, capsys):
     target = tmp_path / "results.json"
     assert run(home, "--data", home / "scenes", "--output", target, "--images", tmp_path) == 2
     assert "model of regions" in capsys.readouterr().err
+
+
+def claims_file(folder, lines):
+    path = folder / "claims.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def claim(image, text="the red ball is left of the blue box", **more):
+    return {"id": image, "text": text, "true": 1, "rel": "left of", **more}
+
+
+def test_relations_are_scored(home, tmp_path, capsys):
+    ids = list(FeatureStore(home / "scenes").ids())
+    lines = [claim(image, true=place % 2) for place, image in enumerate(ids[:8])]
+    lines += [claim("elsewhere"), claim(ids[0], "the zorb is left of the ball")]
+    path, target = claims_file(tmp_path, lines), tmp_path / "scores.json"
+    words = ["--data", home / "scenes", "--relations", path, "--others", 3, "-o", target]
+    assert run(home, *words) == 0
+    found = json.loads(target.read_text())
+    assert (found["sentences"], found["true"], found["pairs"], found["images"]) == (8, 4, 4, 8)
+    assert found["not_scored"]["without image"] == found["not_scored"]["with unknown words"] == 1
+    assert found["unknown_words"] == {"zorb": 1}
+    assert [(one["image_id"], one["true"]) for one in found["scores"]] == [
+        (line["id"], line["true"]) for line in lines[:8]
+    ]
+    low, high = found["auc"]["interval"]
+    assert 0 <= low <= found["auc"]["value"] <= high <= 100
+    assert found["by_relation"] == {"left of": {"auc": found["auc"]["value"], "sentences": 8}}
+    assert "AUC, true against false" in capsys.readouterr().out
+    again = tmp_path / "again.json"
+    assert run(home, *words[:-1], again, "--split", "test") == 0
+    assert json.loads(again.read_text())["scores"] == found["scores"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--metrics", "CIDEr"], "--metrics does not apply to --relations"),
+        (["--others", "0"], "--others: 0 must be at least 1"),
+        (["--split", "val"], "has no sentence to score: 1 of other splits"),
+        (["--images", "."], "--images: a model of regions reads features"),
+        ([], "others: 20 other images are too many; 1 images have sentences"),
+    ],
+)
+def test_errors_of_relations(home, tmp_path, capsys, words, message):
+    path = claims_file(tmp_path, [claim(next(iter(FeatureStore(home / "scenes").ids())))])
+    target = tmp_path / "scores.json"
+    status = run(home, "--data", home / "scenes", "--relations", path, "-o", target, *words)
+    assert status == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_others_without_relations_raises(home, tmp_path, capsys):
+    assert run(home, "--data", home / "scenes", "-o", tmp_path / "a.json", "--others", 3) == 2
+    assert "--others applies only to --relations" in capsys.readouterr().err

@@ -167,9 +167,7 @@ def test_all_outputs_together(scored, files):
     assert "comparison" not in report
     assert "90% interval" in printed.out
     assert "20 of 30 images" in printed.out
-    if "SPICE" not in scores:
-        assert "CoreNLP" in report["not_computed"]["SPICE"]
-        assert "SPICE is not computed: " in printed.out
+    assert "SPICE" not in {*scores, *report["not_computed"]}  # only on request
     assert widest(printed.out) <= 80
     assert printed.err == ""
 
@@ -460,9 +458,15 @@ def test_missing_images_raise(scored, files):
 
 def test_requested_spice_without_its_files_raises(scored, files, monkeypatch):
     monkeypatch.setenv("NGSAN_SPICE_LIB", str(files))
-    status, printed = scored("--metrics", "SPICE")
-    assert status == 2
-    assert f"to {files}" in printed.err
+    elsewhere = files / "elsewhere"
+    for words, place in (
+        (["--metrics", "SPICE"], files),
+        (["--spice"], files),
+        (["--spice-jars", elsewhere], elsewhere),
+    ):
+        status, printed = scored(*words)
+        assert status == 2
+        assert printed.err.endswith(f" to {place}\n")
 
 
 class Fragile:
@@ -484,16 +488,17 @@ class Fragile:
 
 
 def test_failing_metric_does_not_affect_other_scores(scored, files, monkeypatch):
-    monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda: Fragile("dog"))
+    monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda jars: Fragile("dog"))
     status, printed = scored("--metrics", "SPICE")
     assert status == 2
     assert "its program failed" in printed.err
     words = ["--resamples", 5, "--compare", files / "second.json", "--report", files / "r.json"]
+    words.append("--spice")
     status, printed = scored(*words)
     assert status == 0
     assert "SPICE is not computed: its program failed" in printed.out
     assert list(read(files / "r.json")["scores"]) == NAMES
-    monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda: Fragile("hydrant"))
+    monkeypatch.setattr("ngsan.metrics.spice.Spice", lambda jars: Fragile("hydrant"))
     second = read(files / "second.json")
     write(files / "second.json", [{**entry, "caption": "hydrant"} for entry in second])
     status, printed = scored(*words)

@@ -101,6 +101,14 @@ def stand_in(tmp_path_factory):
     return library
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """A folder for parsed captions."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("NGSAN_CACHE", str(folder))
+    return folder / "spice" / "parsed-3.6.0"
+
+
 @pytest.fixture
 def empty_jars(tmp_path, monkeypatch):
     """Empty files, so that `Spice` can be created but not run."""
@@ -209,22 +217,70 @@ def test_invalid_output_of_spice(empty_jars, monkeypatch, answer, message):
         Spice().statistics(captions(("zorb", ["zorb"])))
 
 
-@needs_java
-@pytest.mark.parametrize(
-    ("version", "launched"), [("1.8.0_392", False), ("14", False), ("15", True)]
-)
-def test_java_without_javascript_gets_a_launcher(empty_jars, monkeypatch, version, launched):
+@pytest.fixture
+def arguments(empty_jars, monkeypatch):
+    """Scores a caption with some Java and returns its arguments."""
     seen = []
 
     def run(java, arguments, *, what):
         seen.extend(arguments)
         Path(arguments[arguments.index("-out") + 1]).write_text(f"[{GOOD}]")
 
-    monkeypatch.setattr("ngsan.metrics.spice.find_java", lambda: Java("java", version))
-    monkeypatch.setattr("ngsan.metrics.spice.run_java", run)
-    assert Spice(heap="3G").statistics(captions(("zorb", ["zorb"])))[0, 0] == 1
+    def score(version, **options):
+        monkeypatch.setattr("ngsan.metrics.spice.find_java", lambda: Java("java", version))
+        monkeypatch.setattr("ngsan.metrics.spice.run_java", run)
+        assert Spice(**options).statistics(captions(("zorb", ["zorb"])))[0, 0] == 1
+        return seen
+
+    return score
+
+
+@needs_java
+@pytest.mark.parametrize(
+    ("version", "launched"), [("1.8.0_392", False), ("14", False), ("15", True)]
+)
+def test_java_without_javascript_gets_a_launcher(arguments, version, launched):
+    seen = arguments(version, heap="3G")
     assert seen[0] == "-Xmx3G"
-    assert seen[3].endswith("spice_launcher.java" if launched else "edu.anu.spice.SpiceScorer")
+    main = seen[seen.index("-cp") + 2]
+    assert main.endswith("spice_launcher.java" if launched else "edu.anu.spice.SpiceScorer")
+
+
+@needs_java
+@pytest.mark.parametrize(("version", "opened"), [("1.8.0_392", 0), ("11.0.2", 6), ("17.0.15", 6)])
+def test_parsed_captions_are_kept(arguments, cache, monkeypatch, version, opened):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    seen = arguments(version)
+    assert seen[seen.index("-cache") + 1] == str(cache)
+    assert cache.is_dir()
+    flags = [word for word in seen if word.startswith("--add-opens=java.base/java.")]
+    assert len(set(flags)) == opened
+    assert all(seen.index(flag) < seen.index("-cp") for flag in flags)
+
+
+@needs_java
+def test_other_processors_have_no_cache(arguments, cache, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    seen = arguments("17.0.15")
+    assert "-cache" not in seen
+    assert not cache.exists()
+
+
+@needs_java
+def test_cache_that_cannot_be_written_is_reported(empty_jars, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NGSAN_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    with pytest.raises(ValueError, match=r"cannot be kept in .*; set NGSAN_CACHE to a folder"):
+        Spice().statistics(captions(("zorb", ["zorb"])))
+
+
+@needs_java
+def test_folder_of_jars_can_be_passed(tmp_path, empty_jars, monkeypatch):
+    monkeypatch.delenv("NGSAN_SPICE_LIB")
+    assert Spice(jars=tmp_path / "jars")
+    with pytest.raises(ValueError, match=f"to {tmp_path / 'nowhere'}$"):
+        Spice(jars=tmp_path / "nowhere")
 
 
 @needs_java
@@ -240,7 +296,9 @@ def test_missing_models_error_has_instructions(tmp_path, monkeypatch):
     for name in ("NGSAN_SPICE_LIB", "NGSAN_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ValueError, match="stanford-corenlp-full-2015-12-09.zip") as caught:
+    with pytest.raises(
+        ValueError, match="edu.stanford.nlp:stanford-corenlp:3.6.0:models"
+    ) as caught:
         Spice()
     assert f"to {tmp_path / '.cache' / 'ngsan' / 'spice'} " in str(caught.value)
     assert all(name in str(caught.value) for name in STANFORD_JARS)
@@ -252,8 +310,9 @@ def test_missing_models_error_has_instructions(tmp_path, monkeypatch):
         Spice()
     (tmp_path / "own" / "spice").mkdir(parents=True)
     (tmp_path / "own" / "spice" / STANFORD_JARS[0]).touch()
-    with pytest.raises(ValueError, match=f"copy {STANFORD_JARS[1]} from it"):
+    with pytest.raises(ValueError, match=f"download [^ ]*/{STANFORD_JARS[1]} ") as caught:
         Spice()
+    assert STANFORD_JARS[0] not in str(caught.value)
     (tmp_path / "own" / "spice" / STANFORD_JARS[1]).touch()
     assert Spice()
 

@@ -7,7 +7,7 @@ import pytest
 
 from ngsan.reproduce.ledger import Ledger, Written
 from ngsan.reproduce.report import build_report
-from ngsan.reproduce.statistics import critical_value, p_over_seeds_and_units, student_tail
+from ngsan.reproduce.statistics import MixedModel, critical_value, student_tail
 from ngsan.reproduce.tables import Row, Table
 from tests.reproduce.tiny_ledgers import (
     TABLE,
@@ -71,12 +71,13 @@ def test_only_common_seeds_are_compared(tmp_path, scores, missing, of_n, of_g):
             assert each.interval is each.over_seeds is each.over_both is None
             continue
         error = statistics.stdev(values) / len(seeds) ** 0.5
-        half = critical_value(len(seeds) - 1) * error
-        assert each.interval == pytest.approx((each.mean - half, each.mean + half))
         tail = student_tail(abs(each.mean) / error, len(seeds) - 1)
         assert each.over_seeds == pytest.approx(2 * tail)
         by_image = [scores[label][seed] - scores["SAN"][seed] for seed in seeds]
-        assert each.over_both == pytest.approx(p_over_seeds_and_units(np.array(by_image)))
+        model = MixedModel.fit(np.array(by_image))
+        assert each.over_both == pytest.approx(model.p)
+        ends = each.mean - model.half_width, each.mean + model.half_width
+        assert each.interval == pytest.approx(ends)
         assert shown[each.name][1] == f"{each.mean:+.1f}"
         assert shown[each.name][2] == f"{each.interval[0]:+.1f} to {each.interval[1]:+.1f}"
         assert shown[each.name][3:] == [f"{each.over_seeds:.3f}", f"{each.over_both:.3f}"]
@@ -88,10 +89,13 @@ def test_test_over_images_needs_the_outputs_of_all_seeds(tmp_path, capsys, score
     remove_outputs(tmp_path, "N-SAN", 2)
     differences = found(tmp_path)
     assert differences["G-SAN − SAN"] == whole["G-SAN − SAN"]
-    assert differences["N-SAN − SAN"].over_both is None
-    assert differences["N-SAN − SAN"].over_seeds == whole["N-SAN − SAN"].over_seeds
+    each = differences["N-SAN − SAN"]
+    assert each.over_both is None
+    assert each.over_seeds == whole[each.name].over_seeds
+    half = critical_value(3) * statistics.stdev(each.values) / 2
+    assert each.interval == pytest.approx((each.mean - half, each.mean + half))
     assert report(tmp_path) == 0
-    text = "The p by seeds and images is blank where the outputs of a run are missing."
+    text = "Where outputs of a run are missing, the interval is that of the t-test over seeds"
     assert text in table_text(tmp_path)
     assert text in " ".join(capsys.readouterr().out.split())
 
@@ -146,7 +150,7 @@ def test_images_are_matched_by_id(tmp_path, scores, label, seed):
     assert report(tmp_path) == 0
     for other in ("N-SAN", "G-SAN"):
         by_image = [scores[other][seed] - scores["SAN"][seed] for seed in range(4)]
-        expected = p_over_seeds_and_units(np.array(by_image))
+        expected = MixedModel.fit(np.array(by_image)).p
         assert found(tmp_path)[f"{other} − SAN"].over_both == pytest.approx(expected)
 
 

@@ -23,6 +23,9 @@ class FirstWord:
     signature = MappingProxyType({"spice": "fake"})
     calls = 0
 
+    def __init__(self, *, jars=None):
+        self.jars = jars
+
     def statistics(self, captions):
         type(self).calls += 1
         pairs = zip(captions.hypotheses, captions.references, strict=True)
@@ -132,9 +135,9 @@ def test_missing_captions_are_reported(tmp_path, data, spice, capsys):
 
 
 def test_missing_spice_files_raise_before_runs_start(tmp_path, data, monkeypatch, capsys):
-    monkeypatch.setenv("NGSAN_SPICE_LIB", str(tmp_path / "empty"))
+    monkeypatch.delenv("NGSAN_SPICE_LIB", raising=False)
     to = tmp_path / "to"
-    assert main([*words_of(data, to), "--spice"]) == 2
+    assert main([*words_of(data, to), "--spice-jars", str(tmp_path / "empty")]) == 2
     assert f"to {tmp_path / 'empty'}" in capsys.readouterr().err
     assert not to.exists()
 

@@ -9,10 +9,10 @@ import pytest
 
 from ngsan.metrics.translation import bleu_of_counts
 from ngsan.reproduce.statistics import (
+    MixedModel,
     critical_value,
     detectable,
     mean_and_deviation,
-    p_over_seeds_and_units,
     paired_interval,
     paired_p,
     student_tail,
@@ -65,7 +65,7 @@ def test_too_few_or_equal_seeds_have_no_test(values):
     assert paired_interval(values) is None
     assert paired_p(values) is None
     units = np.add.outer(values, np.arange(5.0))
-    assert p_over_seeds_and_units(units) is None
+    assert MixedModel.fit(units) is None
 
 
 def mean_squares(differences):
@@ -97,9 +97,12 @@ def test_test_over_seeds_and_units_equals_the_analysis_of_variance(of_units):
     t = abs(mean) / math.sqrt((of_seeds + added) / 120)
     weights = of_seeds / (of_seeds + added), added / (of_seeds + added)
     tails = 1 - t / math.sqrt(2 + t * t), 2 * student_tail(t, 39)
-    found = p_over_seeds_and_units(differences)
-    assert found == pytest.approx(weights[0] * tails[0] + weights[1] * tails[1])
+    found = MixedModel.fit(differences)
+    assert found.p == pytest.approx(weights[0] * tails[0] + weights[1] * tails[1])
     assert (weights[1] > 0.3) == (of_units > 0)
+    # An interval that ends at 0 has a p-value of 5 %.
+    moved = MixedModel.fit(differences - found.mean + found.half_width)
+    assert moved.p == pytest.approx(0.05)
 
 
 def test_units_without_effect_leave_the_test_over_seeds():
@@ -107,8 +110,11 @@ def test_units_without_effect_leave_the_test_over_seeds():
     rest = random.normal(0, 1, (4, 200))
     rest -= rest.mean(axis=0)  # no unit differs from another
     differences = rest + np.array([[0.5], [1.0], [0.2], [0.9]])
-    expected = paired_p(list(differences.mean(axis=1)))
-    assert p_over_seeds_and_units(differences) == pytest.approx(expected)
+    values = list(differences.mean(axis=1))
+    found = MixedModel.fit(differences)
+    assert found.p == pytest.approx(paired_p(values))
+    low, high = paired_interval(values)
+    assert 2 * found.half_width == pytest.approx(high - low)
 
 
 @pytest.mark.parametrize("of_units", [0.0, 6.0, 30.0])
@@ -121,7 +127,7 @@ def test_equal_models_are_called_different_in_five_percent(of_units):
             + random.normal(0, of_units, 300)
             + random.normal(0, 17, (3, 300))
         )
-        found.append(p_over_seeds_and_units(differences) < 0.05)
+        found.append(MixedModel.fit(differences).p < 0.05)
     assert 0.03 <= np.mean(found) <= 0.07
 
 

@@ -23,7 +23,7 @@ from ngsan.data.synthetic.folders import (
 from ngsan.metrics.translation import bleu_of_counts, sacre_bleu
 from ngsan.reproduce.ledger import LEDGER, Ledger, Written
 from ngsan.reproduce.runs import wanted_runs
-from ngsan.reproduce.statistics import p_over_seeds_and_units
+from ngsan.reproduce.statistics import MixedModel
 from ngsan.reproduce.tables import TABLES, Row, Table
 from ngsan.reproduce.tasks import Answering, answer_priors
 from ngsan.text.answers import answer_accuracy
@@ -231,8 +231,8 @@ def test_bleu_of_sentences_is_tested_over_seeds_and_sentences(tmp_path):
         values = 40 * bleu_of_counts(rows.mean(axis=0)) - 39 * np.array(each)
         pseudo.setdefault(entry.model["norm"], []).append(values)
     assert reproduce("translation", data, tmp_path / "to", *words, "--report-only") == 0
-    p = p_over_seeds_and_units(np.array(pseudo["instance"]) - np.array(pseudo["none"]))
-    assert f"| {p:.3f} |\n" in (tmp_path / "to" / "translation.md").read_text()
+    model = MixedModel.fit(np.array(pseudo["instance"]) - np.array(pseudo["none"]))
+    assert f"| {model.p:.3f} |\n" in (tmp_path / "to" / "translation.md").read_text()
 
 
 def test_video_table(tmp_path):

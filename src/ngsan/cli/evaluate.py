@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from ngsan.config import AnswererConfig
     from ngsan.models import AnswererModel
 
-_CAPTIONS_ONLY = ("ids", "images", "metrics", "quality", "report", "subset", *DECODING)
+_CAPTIONS_ONLY = (
+    "ids", "images", "metrics", "quality", "report", "subset", "relations", "others", *DECODING
+)  # fmt: skip
+
+_NOT_RELATIONS = ("ids", "metrics", "scores", "report", "subset", "quality")
 
 
 def _add_options(parser: Parser) -> None:
@@ -40,9 +44,13 @@ def _add_options(parser: Parser) -> None:
         "output",
         metavar="FILE",
         required=True,
-        help="file of captions (COCO's result format), answers (VQA's) or translations to write",
+        help="file of captions (COCO's result format), answers (VQA's) or translations to write; "
+        "with --relations, of the scores as JSON",
     )
-    parser.option("split", default="test")
+    parser.option(
+        "split",
+        help="split of the dataset (default: test; with --relations, all but train)",
+    )
     parser.option(
         "images",
         help="for a model of photographs: folder of photographs, or of .tar files of them, named "
@@ -53,6 +61,18 @@ def _add_options(parser: Parser) -> None:
         metavar="FILE",
         help="caption these images instead of a split, and do not score: a file with an id a "
         "line, or COCO's JSON with a list of images",
+    )
+    parser.option(
+        "relations",
+        metavar="FILE",
+        help="score true and false sentences about images instead, as in Visual Spatial Reasoning: "
+        "JSON lines with id, text, true and rel",
+    )
+    parser.option(
+        "others",
+        type=int,
+        metavar="N",
+        help="with --relations: other images whose mean is subtracted (default: 20)",
     )
     parser.option("scores", metavar="FILE", help="write the scores to this file, as JSON")
     parser.options("metrics", "report", "subset")
@@ -67,7 +87,8 @@ def _add_options(parser: Parser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    options.split = canonical_split(options.split)
+    if options.split is not None or options.relations is None:
+        options.split = canonical_split(options.split or "test")
     task = _task_of(options.model)
     target = Path(options.output)
     if task != "captioning":
@@ -109,6 +130,11 @@ def _task_of(model: str) -> str:
 
 def _evaluate_captions(options: argparse.Namespace) -> None:
     decoding = decoding_of(options, DecodingConfig())
+    if options.relations is not None:
+        _evaluate_relations(options, decoding)
+        return
+    if options.others is not None:
+        raise ValueError("--others applies only to --relations")
     target, ids_file = Path(options.output), options.ids
     for name in ("metrics", "scores", "report", "subset"):
         if getattr(options, name) is not None and ids_file is not None:
@@ -141,6 +167,26 @@ def _evaluate_captions(options: argparse.Namespace) -> None:
         raise ValueError(f"{target} is not ready for the test server; see the problems")
 
 
+def _evaluate_relations(options: argparse.Namespace, decoding: DecodingConfig) -> None:
+    from ngsan.cli.evaluate_relations import evaluate_relations
+
+    for name in _NOT_RELATIONS:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} does not apply to --relations")
+    if options.others is not None and options.others < 1:
+        raise ValueError(f"--others: {options.others} must be at least 1")
+    model = _open(options.model, options.device, options.precision)
+    _check_images(model, options.images)
+    evaluate_relations(model, options, decoding)
+
+
+def _check_images(model: Captioner, images: str | None) -> None:
+    if model.kind == "photos" and images is None:
+        raise ValueError("a model of photographs needs them; pass --images DIR")
+    if model.kind != "photos" and images is not None:
+        raise ValueError("--images: a model of regions reads features from the dataset folder")
+
+
 def _captions(
     model: Captioner,
     options: argparse.Namespace,
@@ -153,10 +199,7 @@ def _captions(
     from ngsan.data.store import FeatureStore
     from ngsan.predict.evaluate import caption_dataset
 
-    if model.kind == "photos" and options.images is None:
-        raise ValueError("a model of photographs needs them; pass --images DIR")
-    if model.kind != "photos" and options.images is not None:
-        raise ValueError("--images: a model of regions reads features from the dataset folder")
+    _check_images(model, options.images)
     found = caption_dataset(
         model,
         FeatureStore(options.data) if options.images is None else PictureStore(options.images),
@@ -326,13 +369,15 @@ EVALUATE = Command(
     COCO's result format and scored against the dataset's references; a file name such as
     captions_test2014_ngsan_results.json is that of COCO's test server, and is checked. A question
     answerer writes VQA's result format and gets the official accuracy; a translator writes one
-    sentence per line and gets BLEU.""",
+    sentence per line and gets BLEU. With --relations a captioner says which sentences about
+    spatial relations are true.""",
     _add_options,
     _run,
     [
         "evaluate runs/mine --data mydata -o captions.json",
         "evaluate runs/a,runs/b --data mydata -o captions.json --beam 5 --scores scores.json",
         "evaluate runs/photo --data coco --images photos -o captions.json",
+        "evaluate runs/photo --data coco --images photos --relations vsr.jsonl.gz -o scores.json",
         "evaluate runs/mcan --data vqa --split val -o answers.json",
     ],
 )

@@ -224,6 +224,15 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "batch-size": _count("inputs per batch"),
     "seed": {"metavar": "N", "type": natural, "help": "seed of the random numbers"},
     "metrics": _text("metrics to compute, separated by commas", "NAMES"),
+    "spice": {
+        "action": "store_true",
+        "help": "also compute SPICE, which needs Java, a parser and up to an hour for 5,000 images "
+        "(docs/metrics.md)",
+    },
+    "spice-jars": _text(
+        "folder of SPICE's parser (default: NGSAN_SPICE_LIB, or ngsan's cache); implies --spice",
+        "DIR",
+    ),
     "report": _text("write all results to this file, as JSON"),
     "subset": _text(
         "also score the images that this file lists, separately: an id a line, or COCO's JSON with "

@@ -104,11 +104,8 @@ def _add_options(parser: Parser) -> None:
         "ledger used the same",
     )
     parser.option("split", help="show this split, val or test, instead of the table's own")
-    parser.option(
-        "spice",
-        action="store_true",
-        help="also compute SPICE, which needs Java and minutes per run (docs/metrics.md)",
-    )
+    parser.option("spice")
+    parser.option("spice-jars")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -132,8 +129,9 @@ def _run(options: argparse.Namespace) -> None:
 
     for table in tables:  # before all data are read, or the hours that features may take
         check_wanted(table, config, options.rows)
+    options.spice = options.spice or bool(options.spice_jars)
     if options.spice:
-        Spice()  # reports what it lacks before runs are made
+        Spice(jars=options.spice_jars)  # reports what it lacks before runs are made
     ledger = Ledger(options.output)
     if config.data.folder and options.preset:
         config = _small(config, options)
@@ -163,7 +161,8 @@ def _run(options: argparse.Namespace) -> None:
             shown = with_finished_seeds(runs, ledger)
             if options.spice and any(run.key in ledger for run in shown):
                 with _writing(options.output) as ledger:
-                    _measure_spice(TABLES[name], shown, ledger, options.split)
+                    spice = Spice(jars=options.spice_jars)
+                    _measure_spice(TABLES[name], shown, ledger, options.split, spice)
             write_table(TABLES[name], shown, ledger, options.split)
 
 
@@ -369,7 +368,9 @@ def write_text_of(
     return report, base
 
 
-def _measure_spice(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str) -> None:
+def _measure_spice(
+    table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, split: str, spice: Spice
+) -> None:
     """Computes SPICE of the finished runs of a table whose captions are kept.
 
     Args:
@@ -377,9 +378,10 @@ def _measure_spice(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, spl
         wanted: Its runs.
         ledger: The finished runs, locked for writing.
         split: The split to show; empty for the table's own.
+        spice: The metric.
 
     Raises:
-        ValueError: SPICE is not installed, or runs were measured on another split.
+        ValueError: Runs were measured on another split.
         ChildProcessError: Its program failed.
     """
     from ngsan.reproduce.making import add_spice
@@ -393,7 +395,7 @@ def _measure_spice(table: Table, wanted: "Sequence[Wanted]", ledger: Ledger, spl
         wanted,
         ledger,
         split,
-        Spice(),
+        spice,
         on_run=lambda run: note(f"SPICE of {run.label}, seed {run.config.seed}"),
     )
     if lost:

@@ -54,6 +54,8 @@ _CAPTIONS_ONLY = (
     "document_frequencies",
     "train",
     "per_image",
+    "spice",
+    "spice_jars",
     "report",
 )
 _INPUTS = ("compare", "ids", "subset", "boxes", "train", "document_frequencies")
@@ -79,8 +81,10 @@ def _add_options(parser: Parser) -> None:
     parser.option(
         "metrics",
         help=f"some of {', '.join(METRICS)}, separated by commas (default: all "
-        "that are installed, but CIDEr-plain)",
+        "that are installed, but SPICE and CIDEr-plain)",
     )
+    parser.option("spice")
+    parser.option("spice-jars")
     parser.option(
         "boxes",
         metavar="FILE",
@@ -228,12 +232,10 @@ def _score(
     tokenized = TokenizedCaptions.tokenize({name: captions[name] for name in scored}, scored)
     trained = None if options.train is None else _training_captions(options.train)
     frequencies = _frequencies(options.document_frequencies, options.train, trained)
-    metrics, reasons = build_metrics(names, document_frequencies=frequencies)
-    if names is None:  # SPICE, too, if its parser is installed
-        try:
-            metrics += build_metrics(["SPICE"])[0]
-        except ValueError as error:
-            reasons["SPICE"] = str(error)
+    jars = options.spice_jars
+    metrics, reasons = build_metrics(names, document_frequencies=frequencies, spice_jars=jars)
+    if (options.spice or jars) and "SPICE" not in (names or ()):
+        metrics += build_metrics(["SPICE"], spice_jars=jars)[0]
     if options.boxes:
         metrics.append(Hallucination(read_object_names(options.boxes)))
     chance = {"resamples": options.resamples, "level": options.level / 100, "seed": options.seed}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,13 +103,17 @@ def score(
 
 
 def build_metrics(
-    names: Sequence[str] | None = None, *, document_frequencies: DocumentFrequencies | None = None
+    names: Sequence[str] | None = None,
+    *,
+    document_frequencies: DocumentFrequencies | None = None,
+    spice_jars: str | Path | None = None,
 ) -> tuple[list[Metric], dict[str, str]]:
     """Builds metrics by name.
 
     Args:
         names: Names from `METRICS`; None for those of `DEFAULT_METRICS` that are installed.
         document_frequencies: For CIDEr-D; None: those of the scored references.
+        spice_jars: For SPICE: the folder of its parser; None: NGSAN_SPICE_LIB, or ngsan's own.
 
     Returns:
         The metrics, and by name why default metrics are not available.
@@ -125,7 +130,7 @@ def build_metrics(
     def spice() -> Metric:
         from ngsan.metrics.spice import Spice
 
-        return Spice()
+        return Spice(jars=spice_jars)
 
     end = document_frequencies is not None and document_frequencies.end
     builders: dict[str, Callable[[], Metric]] = {

@@ -4,15 +4,16 @@ The program is `spice-1.0.jar` of the package pycocoevalcap. It parses captions 
 CoreNLP 3.6.0, which is not on PyPI and must be downloaded once: `Spice` says what to get and where
 to put it.
 
-Note: pycocoevalcap caches parsed captions in a folder of the installed package. We do not use that
-    cache: from Java 16 on its library needs access to Java's internals, and two runs would share
-    it.
+Parsed captions are kept in the program's own cache, an LMDB database: a kill cannot damage it, and
+several processes may use it. Captions are parsed in parts, so that a run that was killed continues
+with the next part.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -29,11 +30,22 @@ from numpy.typing import NDArray
 from ngsan.metrics.captions import MeanMetric, TokenizedCaptions, rows_of_values
 
 STANFORD_JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
-"""The two required files of the archive stanford-corenlp-full-2015-12-09.zip."""
+"""The two required files, as Maven Central names them."""
 
-_ARCHIVE = "https://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09.zip"
+_COORDINATES = (
+    "edu.stanford.nlp:stanford-corenlp:3.6.0",
+    "edu.stanford.nlp:stanford-corenlp:3.6.0:models",
+)
+_MAVEN = "https://repo1.maven.org/maven2/edu/stanford/nlp/stanford-corenlp/3.6.0/"
 _HEAP = "8G"
 _LAST_WITH_JAVASCRIPT = 14
+_FIRST_WITH_MODULES = 9
+_OPENED = ("java.lang", "java.util", "java.math", "java.text", "java.net", "java.util.concurrent")
+"""Java's packages that the cache's library looks into."""
+
+_NATIVE = ("x86_64", "AMD64")
+"""The processors that the cache's library has been compiled for."""
+
 _LAUNCHER = Path(__file__).with_name("spice_launcher.java")
 _SERVICE = "META-INF/services/javax.script.ScriptEngineFactory"
 
@@ -50,11 +62,12 @@ class Spice(MeanMetric):
 
     names = ("SPICE",)
 
-    def __init__(self, *, heap: str | None = None) -> None:
+    def __init__(self, *, heap: str | None = None, jars: str | Path | None = None) -> None:
         """Finds Java and the program's files.
 
         Args:
             heap: Java's heap size, such as "8G" or "6000m"; None: NGSAN_SPICE_HEAP, or 8G.
+            jars: The folder of CoreNLP's two files; None: NGSAN_SPICE_LIB, or ngsan's own.
 
         Raises:
             ValueError: A file or Java is missing; the message says what to get and where to put it.
@@ -64,7 +77,7 @@ class Spice(MeanMetric):
             raise ValueError(f"heap {heap!r} is not an amount of memory such as 8G or 6000m")
         self._heap = heap
         self._program = _program()
-        self._stanford = _stanford_jars(self._program.parent / "lib")
+        self._stanford = _stanford_jars(self._program.parent / "lib", jars)
         self._java = find_java()
 
     @property
@@ -105,8 +118,13 @@ class Spice(MeanMetric):
             service.write_text("SpiceLauncher$Factory\n", encoding="ascii")
             classes.append(str(folder))
             main = str(_LAUNCHER)
-        arguments = [f"-Xmx{self._heap}", "-cp", os.pathsep.join(classes), main, str(asked)]
-        arguments += ["-out", str(answered), "-silent"]
+        # What the cache's library unpacks goes with the folder.
+        arguments = [f"-Xmx{self._heap}", f"-Djava.io.tmpdir={folder}"]
+        cache = _parsed_folder()
+        if cache and self._java.release >= _FIRST_WITH_MODULES:
+            arguments += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
+        arguments += ["-cp", os.pathsep.join(classes), main, str(asked)]
+        arguments += ["-out", str(answered), "-silent", *(["-cache", str(cache)] if cache else [])]
         try:
             run_java(self._java, arguments, what="SPICE")
         except ChildProcessError as error:
@@ -161,20 +179,38 @@ def _program() -> Path:
     )
 
 
-def _stanford_jars(lib: Path) -> list[Path]:
+def _parsed_folder() -> Path | None:
+    """The folder of parsed captions, which is created; None where its library does not run."""
+    if platform.machine() not in _NATIVE:
+        return None
+    folder = _cache_folder() / "spice" / "parsed-3.6.0"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"parsed captions cannot be kept in {folder} ({error.strerror}); set NGSAN_CACHE to a "
+            "folder that can be written"
+        ) from error
+    return folder
+
+
+def _stanford_jars(lib: Path, jars: str | Path | None) -> list[Path]:
     """The two files of CoreNLP, from one folder."""
-    own = os.environ.get("NGSAN_SPICE_LIB")
+    own = jars or os.environ.get("NGSAN_SPICE_LIB")
     home = _cache_folder() / "spice"
     folders = [Path(own).expanduser().absolute()] if own else [lib, home]
     for folder in folders:
         paths = [folder / name for name in STANFORD_JARS]
         if all(path.is_file() for path in paths):
             return paths
-    missing = [name for name in STANFORD_JARS if not (folders[-1] / name).is_file()]
+    lacking = [
+        f"{_MAVEN}{name} ({coordinates})"
+        for name, coordinates in zip(STANFORD_JARS, _COORDINATES, strict=True)
+        if not (folders[-1] / name).is_file()
+    ]
     raise ValueError(
-        f"SPICE needs Stanford CoreNLP 3.6.0: download {_ARCHIVE} and copy "
-        f"{' and '.join(missing)} from it to {folders[-1]}"
-        + ("" if own else " (or to another folder, and set NGSAN_SPICE_LIB to it)")
+        f"SPICE needs Stanford CoreNLP 3.6.0: download {' and '.join(lacking)} to {folders[-1]}"
+        + ("" if own else " (or to another folder: --spice-jars DIR or NGSAN_SPICE_LIB)")
     )
 
 

@@ -26,6 +26,7 @@ from ngsan.predict.manifest import (
     open_graphs,
 )
 from ngsan.search import Ensemble, Written, build_search
+from ngsan.search.sentences import score_sentences
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
 
 _CHUNK = 4
@@ -150,6 +151,23 @@ class OnnxBackend:
         if attention and encoded[0].images:
             maps = self.attention(written.words, encoded[0])
         return written, maps
+
+    def score_regions(
+        self, features: Any, boxes: Any | None, mask: Any | None, words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """See `ngsan.predict.captioner.Backend`."""
+        encoded = self.encode(
+            np.asarray(features),
+            None if boxes is None else np.asarray(boxes),
+            None if mask is None else np.asarray(mask),
+        )
+        return score_sentences(self.steps(encoded), words)
+
+    def score_images(
+        self, images: NDArray[np.uint8], words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """See `ngsan.predict.captioner.Backend`."""
+        return self.score_regions(*self.describe(images), None, words)
 
     def describe(
         self, images: NDArray[np.uint8]

@@ -25,6 +25,7 @@ from ngsan.nn.attend import AttentionMaps
 from ngsan.nn.geometry import check_boxes
 from ngsan.nn.masks import check_mask
 from ngsan.search import Ensemble, Sampling, Search, Written, build_search
+from ngsan.search.sentences import score_sentences
 from ngsan.text.vocabulary import BOUNDARY, Vocabulary
 from ngsan.threads import check_threads, limit_torch_threads
 from ngsan.vision.detector import load_detector
@@ -129,14 +130,15 @@ class TorchBackend:
         evidence: NDArray[np.float32] | None = None,
     ) -> tuple[Written, NDArray[np.float32] | None]:
         """See `ngsan.predict.captioner.Backend`."""
+        return self._found([*map(self._seen, views)], decoding, attention, first, evidence)
+
+    def _seen(self, images: NDArray[np.uint8]) -> "_Regions":
+        """Images as the inputs of a model of photographs; a `ValueError` for one of regions."""
         if self.image_size is None:
             raise ValueError("this model needs regions: pass features and boxes, not images")
-        given = []
-        for view in views:
-            pixels = torch.from_numpy(np.ascontiguousarray(view)).to(self.device)
-            boxes = self._object_boxes(view)
-            given.append(_Regions.of(pixels.permute(0, 3, 1, 2).contiguous(), boxes, None))
-        return self._found(given, decoding, attention, first, evidence)
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device)
+        boxes = self._object_boxes(images)
+        return _Regions.of(pixels.permute(0, 3, 1, 2).contiguous(), boxes, None)
 
     def _object_boxes(self, images: NDArray[np.uint8]) -> NDArray[np.float32] | None:
         """The boxes of detected regions (B, R, 4), if the model has such; see `first_boxes`."""
@@ -154,6 +156,25 @@ class TorchBackend:
                 )
         found = [self._finder(Image.fromarray(image), "") for image in images]
         return first_boxes(found, count)
+
+    def score_regions(
+        self, features: Any, boxes: Any | None, mask: Any | None, words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """See `ngsan.predict.captioner.Backend`."""
+        return self._score(_Regions.of(features, boxes, mask), words)
+
+    def score_images(
+        self, images: NDArray[np.uint8], words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """See `ngsan.predict.captioner.Backend`."""
+        return self._score(self._seen(images), words)
+
+    @torch.inference_mode()
+    def _score(self, given: "_Regions", words: NDArray[np.int64]) -> NDArray[np.float64]:
+        regions = given.checked().padded(self.region_multiple)
+        with self._turn, self._eval_mode():
+            steps = [CaptionerSteps(model, *regions) for model in self.models]
+            return score_sentences(steps[0] if len(steps) == 1 else Ensemble(steps), words)
 
     def search_regions(
         self,
@@ -214,11 +235,7 @@ class TorchBackend:
         first: int,
         evidence: NDArray[np.float32] | None,
     ) -> Written:
-        for regions in views:
-            check_mask(regions.mask, regions.features)
-            if regions.boxes is not None:
-                check_boxes(regions.boxes, regions.mask)
-        views = [regions.padded(self.region_multiple) for regions in views]
+        views = [regions.checked().padded(self.region_multiple) for regions in views]
         with self._turn, self._eval_mode():
             search = self._prepare(views, decoding, evidence)
             if isinstance(search, Sampling):
@@ -285,6 +302,13 @@ class _Regions(NamedTuple):
             None if boxes is None else torch.as_tensor(boxes),
             None if mask is None else torch.as_tensor(mask),
         )
+
+    def checked(self) -> "_Regions":
+        """Itself; a `ValueError` for a mask or boxes that do not fit."""
+        check_mask(self.mask, self.features)
+        if self.boxes is not None:
+            check_boxes(self.boxes, self.mask)
+        return self
 
     def padded(self, multiple: int) -> "_Regions":
         """With padding up to a multiple of regions; it changes nothing but the shape."""

@@ -158,6 +158,14 @@ class Backend(Protocol):
         The attention is to the first. Evidence is (B, V), see `ngsan.search`.
         """
 
+    def score_regions(
+        self, features: Any, boxes: Any | None, mask: Any | None, words: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """(B, R) log-probabilities of sentences (B, R, T); see `ngsan.search.sentences`."""
+
+    def score_images(self, images: Pixels, words: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The same for images (B, S, S, 3)."""
+
 
 class Captioner:
     """Writes captions; `ngsan.load` opens one. Several threads may use it.

@@ -9,8 +9,8 @@ from ngsan.metrics.bootstrap import Floats
 from ngsan.reproduce.ledger import Entry, Ledger
 from ngsan.reproduce.runs import Wanted
 from ngsan.reproduce.statistics import (
+    MixedModel,
     mean_and_deviation,
-    p_over_seeds_and_units,
     paired_interval,
     paired_p,
     unit_scores,
@@ -52,10 +52,11 @@ class Difference:
     """None for a single seed."""
 
     interval: tuple[float, float] | None
-    """Of the paired t-test over seeds; None with too few seeds."""
+    """Over seeds and units, or over seeds alone if outputs of a run are missing; None with too few
+    seeds."""
 
     over_seeds: float | None
-    """The p-value of this test."""
+    """The p-value of the paired t-test over seeds."""
 
     over_both: float | None
     """The p-value over seeds and units; also None if outputs of a run are missing."""
@@ -152,13 +153,17 @@ def _difference(
     values = [first[seed] - second[seed] for seed in seeds]
     mean, deviation = mean_and_deviation(values)
     outputs = all(seed in mine.counts and seed in its.counts for seed in seeds)
-    over_both = None
+    model = None
     if outputs:
         by_unit = [
             unit_scores(mine.counts[seed], task.score) - unit_scores(its.counts[seed], task.score)
             for seed in seeds
         ]
-        over_both = p_over_seeds_and_units(np.stack(by_unit))
+        model = MixedModel.fit(np.stack(by_unit))
+    interval = paired_interval(values)
+    if model is not None:
+        half = model.half_width
+        interval = mean - half, mean + half
     return Difference(
         label=label,
         base=base,
@@ -166,8 +171,8 @@ def _difference(
         values=tuple(values),
         mean=mean,
         deviation=deviation,
-        interval=paired_interval(values),
+        interval=interval,
         over_seeds=paired_p(values),
-        over_both=over_both,
+        over_both=None if model is None else model.p,
         outputs=outputs,
     )

@@ -17,6 +17,7 @@ from ngsan.plots import check_ending, new_figure, save_figure
 from ngsan.reproduce.ledger import Written
 from ngsan.reproduce.report import Cell, Report
 from ngsan.reproduce.tables import PRE_NORM
+from ngsan.text.relations import RELATIONS
 
 _OURS, _PAPER = "#a83c1b", "#3b5ba5"
 
@@ -167,15 +168,6 @@ _KINDS: dict[str, Callable[[Any, Report], None]] = {
     "curves": _curves,
 }
 """The plots by the name of `Table.figure`."""
-
-_RELATIONS = """
-above across against along among around at atop behind below beneath beside between beyond by down
-from front in inside into left near next off on onto out outside over right through top toward
-towards under underneath up upon with
-"""
-
-RELATIONS = frozenset(_RELATIONS.split())
-"""Words for spatial relations."""
 
 
 @dataclass(frozen=True)

@@ -240,10 +240,11 @@ def missing_note(report: Report) -> str:
 
 def differences_note(report: Report) -> str:
     """What the table of differences shows."""
+    metric, unit = report.table.metric, report.unit
     return (
-        f"Differences of {report.table.metric} over the seeds that both rows have, paired by seed. "
-        "The interval and the first p are of the t-test over seeds, on these "
-        f"{report.unit}; the second p is for other seeds and other {report.unit}."
+        f"Differences of {metric} over the seeds that both rows have, paired by seed. p, seeds: "
+        f"t-test over seeds, on these {unit}. The interval and the last p: for other seeds and "
+        f"other {unit}."
     )
 
 
@@ -263,7 +264,8 @@ def power_notes(report: Report) -> list[str]:
         notes.append(f"An interval needs {MIN_SEEDS} seeds that both rows have.")
     if any(each.interval and not each.outputs for each in report.differences):
         notes.append(
-            f"The p by seeds and {report.unit} is blank where the outputs of a run are missing."
+            "Where outputs of a run are missing, the interval is that of the t-test over seeds, "
+            "and there is no last p."
         )
     return notes
 

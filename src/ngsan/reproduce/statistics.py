@@ -9,6 +9,7 @@ Shape legend: N seeds, I units (images, sentences, questions), K counts of a sco
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -98,41 +99,69 @@ def paired_p(differences: Sequence[float]) -> float | None:
     return 2 * student_tail(t, len(differences) - 1)
 
 
-def p_over_seeds_and_units(differences: Floats) -> float | None:
-    """The two-sided p-value of a difference when both seeds and units are samples.
+@dataclass(frozen=True)
+class MixedModel:
+    """A difference when both seeds and units are samples.
 
-    The model is mixed: difference = mean + effect of the seed + effect of the unit + rest. The
-    variance of the mean is that over seeds plus what units add beyond the rest. The first has the
-    degrees of freedom of the seeds, the second those of the units; the p-value is the mean of
-    the two t-tests' p-values, weighted by these variances.
+    Difference = mean + effect of the seed + effect of the unit + rest. The variance of the mean is
+    that over seeds plus what units add beyond the rest. The first has the degrees of freedom of the
+    seeds, the second those of the units; probabilities are the means of those of the two
+    t-distributions, weighted by these variances.
 
-    Note: Satterthwaite's degrees of freedom reject up to 7.6 % of equal models at the 5 % level
-        with three seeds, these weights 3.7 to 5.1 % (`benchmarks/false_positives.py`).
-
-    Args:
-        differences: (N, I)
-
-    Returns:
-        None with fewer than `MIN_SEEDS` seeds or two units, or if seeds do not vary.
+    Note: Satterthwaite's degrees of freedom reject too many equal models with three seeds.
+        `benchmarks/false_positives.py` measures what these weights reject at the 5 % level.
     """
-    seeds, units = differences.shape
-    if seeds < MIN_SEEDS or units < 2:
-        return None
-    mean = float(differences.mean())
-    by_seed: Floats = differences.mean(axis=1, keepdims=True) - mean  # (N, 1)
-    by_unit: Floats = differences.mean(axis=0) - mean  # (I,)
-    rest = differences - mean - by_seed - by_unit
-    of_seeds = units * float((by_seed**2).sum()) / (seeds - 1)
-    of_units = seeds * float((by_unit**2).sum()) / (units - 1)
-    of_rest = float((rest**2).sum()) / ((seeds - 1) * (units - 1))
-    added = max(of_units - of_rest, 0.0)
-    # Equal seeds leave rounding errors.
-    if of_seeds <= 1e-20 * (mean**2 + of_units):
-        return None
-    share = of_seeds / (of_seeds + added)
-    t = abs(mean) * math.sqrt(seeds * units / (of_seeds + added))
-    tails = share * student_tail(t, seeds - 1) + (1 - share) * student_tail(t, units - 1)
-    return 2 * float(tails)
+
+    mean: float
+    error: float
+    """The standard error of the mean."""
+
+    share: float
+    """The share of the seeds in its square."""
+
+    seeds: int
+    units: int
+
+    @classmethod
+    def fit(cls, differences: Floats) -> "MixedModel | None":
+        """Estimates the variances by the analysis of variance.
+
+        Args:
+            differences: (N, I)
+
+        Returns:
+            None with fewer than `MIN_SEEDS` seeds or two units, or if seeds do not vary.
+        """
+        seeds, units = differences.shape
+        if seeds < MIN_SEEDS or units < 2:
+            return None
+        mean = float(differences.mean())
+        by_seed: Floats = differences.mean(axis=1, keepdims=True) - mean  # (N, 1)
+        by_unit: Floats = differences.mean(axis=0) - mean  # (I,)
+        rest = differences - mean - by_seed - by_unit
+        of_seeds = units * float((by_seed**2).sum()) / (seeds - 1)
+        of_units = seeds * float((by_unit**2).sum()) / (units - 1)
+        of_rest = float((rest**2).sum()) / ((seeds - 1) * (units - 1))
+        # Equal seeds leave rounding errors.
+        if of_seeds <= 1e-20 * (mean**2 + of_units):
+            return None
+        total = of_seeds + max(of_units - of_rest, 0.0)
+        return cls(mean, math.sqrt(total / (seeds * units)), of_seeds / total, seeds, units)
+
+    def _tail(self, t: float) -> float:
+        """The probability of a value above `t` standard errors."""
+        of_units = student_tail(t, self.units - 1)
+        return self.share * student_tail(t, self.seeds - 1) + (1 - self.share) * of_units
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value."""
+        return 2 * self._tail(abs(self.mean) / self.error)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return self.error * _root(lambda t: self._tail(t) - (1 - LEVEL) / 2)
 
 
 def unit_scores(counts: Floats, score: Score) -> Floats:

@@ -80,7 +80,7 @@ class Ensemble:
         self.models = tuple(models)
         first = self.models[0]
         self.images, self.vocab_size, self.device = first.images, first.vocab_size, first.device
-        self._ops = _ops_for(self.device)
+        self._ops = ops_for(self.device)
         for model in self.models:
             if model.vocab_size != self.vocab_size:
                 raise ValueError(
@@ -211,7 +211,7 @@ class Search(ABC):
                 "words"
             )
         self.steps, self.rows, self.max_length, self._look = steps, rows, max_length, look
-        self.ops = ops = _ops_for(steps.device)
+        self.ops = ops = ops_for(steps.device)
         self.rules = Rules(constraints, ops, vocab_size=steps.vocab_size, max_length=max_length)
         shape = (steps.images, rows, max_length)
         self.position = ops.full((), 0)
@@ -311,7 +311,8 @@ class Search(ABC):
         self.position += 1
 
 
-def _ops_for(device: Any) -> "NumpyOps | TorchOps":
+def ops_for(device: Any) -> "NumpyOps | TorchOps":
+    """The array operations of a device; None for NumPy's."""
     if device is None:
         return NumpyOps()
     from ngsan.search.torch_ops import TorchOps
