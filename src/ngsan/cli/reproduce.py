@@ -109,6 +109,7 @@ def _add_options(parser: Parser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    options.spice = options.spice or bool(options.spice_jars)
     if PAPER in options.names and len(options.names) > 1:
         raise ValueError(f"{PAPER} makes all tables of image captions; remove the other names")
     names = list(TABLES_OF_PAPER) if PAPER in options.names else options.names
@@ -129,7 +130,6 @@ def _run(options: argparse.Namespace) -> None:
 
     for table in tables:  # before all data are read, or the hours that features may take
         check_wanted(table, config, options.rows)
-    options.spice = options.spice or bool(options.spice_jars)
     if options.spice:
         Spice(jars=options.spice_jars)  # reports what it lacks before runs are made
     ledger = Ledger(options.output)
