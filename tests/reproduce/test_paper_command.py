@@ -172,6 +172,7 @@ def test_command_writes_the_report_as_it_goes(scenes, tmp_path, monkeypatch, cap
     [
         (["paper", "models"], "paper makes all tables of image captions; remove the other names"),
         (["paper", "--rows", "SAN"], "--rows needs one table, not paper"),
+        (["paper", "--spice"], "--spice needs tables; run them after paper with --spice"),
         (["vqa", "--preset", "small"], "--preset small: vqa has no preset; remove --preset"),
         (["paper", "--preset", "tiny"], "--preset: 'tiny' is not one of small"),
     ],

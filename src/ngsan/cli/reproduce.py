@@ -218,6 +218,8 @@ def _check(config: Any, options: argparse.Namespace) -> None:
         raise ValueError(f"--seeds: {options.seeds} must be at least 1")
     if options.rows and len(options.names) > 1:
         raise ValueError(f"--rows needs one table, not {', '.join(options.names)}")
+    if options.spice and options.names[0] == PAPER:
+        raise ValueError(f"--spice needs tables; run them after {PAPER} with --spice --report-only")
     if options.rows and options.names[0] == PAPER:
         raise ValueError(f"--rows needs one table, not {PAPER}")
     if options.rows and options.names[0] in _SINGLE:
@@ -532,7 +534,8 @@ REPRODUCE = Command(
     """Rerun tables or figures of the paper: make the runs that the ledger lacks, then write each
     table as Markdown, CSV and a figure. A run that was killed resumes; runs that two tables share
     are made once. The keys are those of the table's recipe; a row's own keys, such as the norm, and
-    the seed cannot be set. See docs/reproduction.md for what each table shows.""",
+    the seed cannot be set. See docs/reproduction-protocol.md for what each
+    table shows.""",
     _add_options,
     _run,
     [
