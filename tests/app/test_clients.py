@@ -210,6 +210,35 @@ def test_captions_of_others_come_before_those_of_a_queue():
     assert done[0] == "127.0.0.3"
 
 
+def test_photographs_of_one_client_keep_their_order():
+    """Also those of a heavy client, which come one by one."""
+    painter = GatedPainter()
+    app = make_app(painter)
+    ledger, done = app.state.context.ledger, []
+    with ledger.changed:
+        used(ledger, "127.0.0.2", 9.0)
+        used(ledger, "127.0.0.3", 1.0)
+        assert ledger.is_heavy("127.0.0.2")
+
+    async def send(number):
+        await post(app, "127.0.0.2", file_of())
+        done.append(number)
+
+    async def go():
+        painter.gate.clear()
+        tasks = []
+        for number in range(8):
+            tasks.append(asyncio.create_task(send(number)))
+            await wait_until(
+                lambda number=number: painter.given + len(app.state.context.batcher) > number
+            )
+        painter.gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(go())
+    assert done == [*range(8)]
+
+
 def test_each_of_several_tokens_is_a_client():
     app = make_app(token="first-token second-token", queue_size=1)
     for token, status in (("first-token", 200), ("second-token", 200), ("third-token", 401)):

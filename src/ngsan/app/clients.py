@@ -125,13 +125,18 @@ class Ledger:
         self._total, self._start = 0.0, time.monotonic()
 
     def begin(self, client: str) -> None:
-        """Work of a client begins."""
+        """Work of a client begins; that of the server itself, which has no name, is not noted."""
+        if not client:
+            return
         if self.is_heavy(client):
             self._paused_since = time.monotonic()
         self._running[client] += 1
 
     def end(self, client: str, seconds: float) -> None:
         """Work of a client has ended, after so many seconds."""
+        self.changed.notify_all()
+        if not client:
+            return
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
@@ -142,7 +147,6 @@ class Ledger:
             self._total, self._start, scale = sum(self._used.values()), time.monotonic(), 1.0
         self._used[client] = self._used.get(client, 0.0) + seconds / scale
         self._total += seconds / scale
-        self.changed.notify_all()
 
     def spent(self, client: str) -> float:
         """Seconds that a client has used of late."""

@@ -257,14 +257,16 @@ class Batcher:
         """
         clients = {job.client for job in self._jobs}
         heavy = {client for client in clients if self._ledger.is_heavy(client)}
-        allowed = {client for client in clients if self._may_begin(client)}
-        first = min(
-            (job for job in self._jobs if job.client in allowed),
-            key=lambda job: (self._running[job.client], self._ledger.spent(job.client)),
-            default=None,
-        )
-        if first is None or self._closed:
+        # Once for each client, as what was used fades between two looks at it.
+        order = {
+            client: (self._running[client], self._ledger.spent(client))
+            for client in clients
+            if self._may_begin(client)
+        }
+        if not order or self._closed:
             return []
+        turn = min(order, key=order.__getitem__)
+        first = next(job for job in self._jobs if job.client == turn)
         batch, size = [first], 1 if first.client in heavy else self._size
         rows = open_captions(first.decoding)
         for job in self._jobs:
