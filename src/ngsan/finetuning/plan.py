@@ -122,7 +122,7 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
     most = sorted(lengths)[int(0.98 * (len(lengths) - 1))] if lengths else 0
     return Plan(
         epochs=min(MAX_EPOCHS, max(1, round(SHOWN / max(1, captions)))),
-        patience=3 if few else 2,
+        patience=4,
         batch_size=16 if few else 32,
         peak_lr=2e-4,
         captions_per_image=min(5, -(-captions // photos)),
