@@ -4,9 +4,9 @@
 
 A fifth of the time belongs to the honest clients alone. Then an attacker with one address sends
 five requests a second: the worst files and bodies of `attacks`, damaged photographs, and
-connections that misbehave. It measures what honest clients wait, health checks, and, from outside, the memory
-(PSS of the process tree), file descriptors and processes of the server. It prints the figures, and
-exits with 1 if one is above its limit.
+connections that misbehave. It measures what honest clients wait, health checks, and, from outside,
+the memory (PSS of the process tree), file descriptors and processes of the server. It prints the
+figures, and exits with 1 if one is above its limit.
 """
 
 import argparse

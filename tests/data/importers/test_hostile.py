@@ -84,7 +84,36 @@ def test_hdf5_arrays_of_nothing_are_not_read(tmp_path):
         file.create_dataset("1_features", (10**6, 10**5), "f4", chunks=(1, 10**5))
         file["1_boxes"] = BOXES
 
-    refused(hdf5(tmp_path / "sparse.h5", sparse), "more than")
+    def chunk(file):
+        file["1_boxes"] = BOXES
+        shape, chunks = (3, 8), (30_000, 10_000)
+        file.create_dataset("1_features", shape, "f4", chunks=chunks, maxshape=(None, None))
+
+    def id_of_many_numbers(file):
+        file["features"], file["boxes"] = FEATURES[None], BOXES[None]
+        file.create_dataset("image_id", (1, 10**10), "i8", chunks=(1, 1000))
+
+    for make in (sparse, chunk, id_of_many_numbers):
+        refused(hdf5(tmp_path / "sparse.h5", make), "more than")
+
+
+def test_hdf5_lists_of_lists_are_not_read(tmp_path):
+    """Each could be the same long one."""
+    lists = h5py.vlen_dtype("f4")
+
+    def dataset(file):
+        file["1_boxes"] = BOXES
+        file.create_dataset("1_features", (10**6,), lists)
+
+    def attribute(file):
+        group = file.create_group("1")
+        group["bbox"] = BOXES
+        value = np.empty(2, object)
+        value[:] = [FEATURES[0]] * 2
+        group.attrs.create("features", value, (2,), lists)
+
+    for make in (dataset, attribute):
+        refused(hdf5(tmp_path / "lists.h5", make), "not numbers")
 
 
 def test_packed_arrays_of_nothing_are_not_unpacked(tmp_path):

@@ -197,10 +197,26 @@ def _read(dataset: Any, where: Any = ()) -> Array:
         count = (where.stop - where.start) * math.prod(dataset.shape[1:])
     else:
         count = math.prod(dataset.shape[0 if where == () else 1 :])
-    if count * dataset.dtype.itemsize > MAX_BYTES:
-        raise too_large(f"{dataset.name} has {count:,} numbers")
+    _check_numbers(dataset.name, dataset.dtype, count)
+    chunk = math.prod(dataset.chunks or ())
+    if chunk * dataset.dtype.itemsize > MAX_BYTES:  # it is unpacked as a whole
+        raise too_large(f"{dataset.name} has chunks of {chunk:,} numbers")
     part: Array = dataset[where]
     return part
+
+
+def _read_attribute(group: Any, name: str) -> Any:
+    attribute = group.attrs.get_id(name)
+    _check_numbers(f"attribute {name}", attribute.dtype, math.prod(attribute.shape))
+    return group.attrs[name]
+
+
+def _check_numbers(name: str, kind: Any, count: int) -> None:
+    """Rejects too many numbers, and lists of lists, which may all be the same long one."""
+    if count * kind.itemsize > MAX_BYTES:
+        raise too_large(f"{name} has {count:,} numbers")
+    if kind.hasobject and count > 1:
+        raise BadRegionsError("wrong type", f"{name} holds {kind}, not numbers")
 
 
 def _pairs(file: Any, there: set[str]) -> _Layout:
@@ -219,7 +235,10 @@ def _groups(file: Any, groups: list[str]) -> _Layout:
         group = _get(file, key)
         names = {*group, *group.attrs} if isinstance(group, _h5py().Group) else ()
         return find_regions(
-            names, lambda name: _read(_get(group, name)) if name in group else group.attrs[name]
+            names,
+            lambda name: (
+                _read(_get(group, name)) if name in group else _read_attribute(group, name)
+            ),
         )
 
     return _Layout("key", groups, str, load)
@@ -255,15 +274,15 @@ def _rows(file: Any, there: set[str], ids: Sequence[str | int] | None) -> _Layou
             )
 
     def image_id(row: int) -> str | int:
-        value = id_set[row] if ids is None else ids[row]
+        value = _read(id_set, row) if ids is None else ids[row]
         if isinstance(value, bytes):
             return value.decode("utf-8")
         return int(value) if isinstance(value, np.integer) else value
 
     def load(row: int) -> FoundRegions:
-        count = None if counts is None else whole_number("num_boxes", counts[row])
-        size = image_size(sides[0][row], sides[1][row]) if sides else None
-        where = row if bounds is None else _bounds(bounds[row], (features, boxes))
+        count = None if counts is None else whole_number("num_boxes", _read(counts, row))
+        size = image_size(*(_read(side, row) for side in sides)) if sides else None
+        where = row if bounds is None else _bounds(_read(bounds, row), (features, boxes))
         real = count if bounds is None else None  # only rows of equal length are padded
         some = None if boxes is None else _part("boxes", _read(boxes, where), real, width=4)
         vectors = _read(features, where)
