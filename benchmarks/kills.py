@@ -98,7 +98,9 @@ def content(folder: Path) -> dict[str, str]:
         states, key=lambda path: [int(part) for part in path.name.split("-")[1:]], default=None
     )
     found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"
+    ):
         data, name = path.read_bytes(), str(path.relative_to(folder))
         if path.parent in states:
             name = f"training/newest/{path.name}"
@@ -229,6 +231,8 @@ def kill(name: str, work: Work, kills: int, folder: Path, rng: random.Random) ->
             now = work.saved(output)
             assert now >= safe, f"{name}: {safe} were saved, and {now} after a kill"
             safe = now
+            if (output / STORE).exists():  # it was complete, and is not written again
+                break
         found = content(output)
         different = [file for file in {*whole, *found} if whole.get(file) != found.get(file)]
         assert not different, f"{name}, after kill {done}: {sorted(different)} differ"
