@@ -274,10 +274,11 @@ def _rows(file: Any, there: set[str], ids: Sequence[str | int] | None) -> _Layou
             )
 
     def image_id(row: int) -> str | int:
-        value = _read(id_set, row) if ids is None else ids[row]
+        value: Any = _read(id_set, row) if ids is None else ids[row]
         if isinstance(value, bytes):
             return value.decode("utf-8")
-        return int(value) if isinstance(value, np.integer) else value
+        found: str | int = int(value) if isinstance(value, np.integer) else value
+        return found
 
     def load(row: int) -> FoundRegions:
         count = None if counts is None else whole_number("num_boxes", _read(counts, row))
