@@ -13,6 +13,7 @@ from ngsan.app.metrics import Metrics
 from ngsan.app.settings import ServeSettings
 from ngsan.app.workers import Batcher, FairThreads
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner, load
+from ngsan.predict.quality import FAST, QUALITIES
 from ngsan.vision.decode_worker import release_memory
 from ngsan.vision.decoding import DecodingService, Limits
 
@@ -60,6 +61,7 @@ class ServedModel:
             "image_size": self.image_size,
             "grid": list(self.grid),
             "vocabulary": len(self.captioner.vocabulary),
+            "qualities": list(QUALITIES) if self.captioner.agreement else [FAST],
             "signature": None if signature is None else signature.get("signature"),
             "metrics": metrics,
         }

@@ -46,6 +46,7 @@ def write_page(
     *,
     credit_lines: Sequence[str] | None = None,
     objects: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+    remarks: Sequence[str] | None = None,
     on_image: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """Writes a page that explains captions of photographs.
@@ -59,6 +60,7 @@ def write_page(
         captions: For each image one or more captions, the best first.
         credit_lines: For each image the name of its photographer, or "".
         objects: For each image the records of the objects in it, to be drawn over it.
+        remarks: For each image what else is known about it or its caption, or "".
         on_image: Called after each image, read or not, with the number of images done.
 
     Returns:
@@ -66,11 +68,12 @@ def write_page(
         hold.
 
     Raises:
-        ValueError: The list is empty, no image can be read, or `captions`, `credit_lines` or
-            `objects` differ from `images` in number.
+        ValueError: The list is empty, no image can be read, or `captions`, `credit_lines`,
+            `objects` or `remarks` differ from `images` in number.
         OSError: The page cannot be written.
     """
     lists = {"captions": captions, "credit_lines": credit_lines, "objects": objects}
+    lists["remarks"] = remarks
     for name, given in lists.items():
         if given is not None and len(given) != len(images):
             raise ValueError(f"{name} of {len(given)} images for {len(images)} images")
@@ -90,6 +93,7 @@ def write_page(
             about = {
                 "name": Path(path).name,
                 "credit": credit_lines[number] if credit_lines is not None else "",
+                "remark": remarks[number] if remarks is not None else "",
                 **_photo(picture, explanation, explainer.grid, detail),
             }
             drawn = None if objects is None else [_drawn(one, about) for one in objects[number]]

@@ -321,8 +321,26 @@ def _write_page(
     written = [[best.text, *(other.text for other in best.others)] for _, best, _ in captions]
     objects = [record["objects"] for *_, record in captions if "objects" in record]
     paths = [path for path, *_ in captions]
-    write_page(explainer, paths, page, written, objects=objects or None, on_image=count)
+    write_page(
+        explainer,
+        paths,
+        page,
+        written,
+        objects=objects or None,
+        remarks=[_remark(record) for *_, record in captions],
+        on_image=count,
+    )
     note(f"wrote {page}")
+
+
+def _remark(record: Record) -> str:
+    """What a page says about a caption besides its objects."""
+    parts = []
+    if "confidence" in record:
+        parts.append(f"The caption is right with a probability of {record['confidence']:.0%}.")
+    if "keywords" in record:
+        parts.append(f"Keywords: {_named(record['keywords'], _SEEN['keywords'])}.")
+    return " ".join(parts)
 
 
 def _find(given: Sequence[str], clip: bool | None) -> tuple[list[tuple[Path, bool]], int]:

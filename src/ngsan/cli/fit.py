@@ -1,11 +1,15 @@
-"""`ngsan fit`: learns, on a CPU, what helps a captioner: keywords, and confidence in captions."""
+"""`ngsan fit`: learns, on a CPU, what helps a captioner: keywords, agreement and confidence."""
 
 import argparse
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ngsan.cli.output import note, open_console, progress_bar
 from ngsan.cli.parser import Command, Group, Parser, positive
+
+if TYPE_CHECKING:
+    from ngsan.data.pictures import PictureStore
 
 
 def _keyword_options(parser: Parser) -> None:
@@ -52,6 +56,57 @@ def _fit_keywords(options: argparse.Namespace) -> None:
         f"{100 * report.error:.1f} %"
     )
     note(f"wrote {options.output}")
+
+
+def _agreement_options(parser: Parser) -> None:
+    _confidence_options(parser)
+    parser.option(
+        "trials",
+        metavar="FILE",
+        required=True,
+        help="file that keeps finished trials; a run that was stopped resumes from it",
+    )
+
+
+def _fit_agreement(options: argparse.Namespace) -> None:
+    from ngsan.data.pictures import PictureStore
+    from ngsan.fit.agreement import Trial, Trials, fit_agreement
+    from ngsan.predict.captioner import load
+
+    pictures = PictureStore(options.folder)
+    references, objects = _annotated(options, pictures)
+    captioner = load(options.model, threads=options.threads)
+    console, kept = open_console(), Path(options.trials)
+    with progress_bar(console, "looking at photographs", len(references)) as advance_to:
+        trials = Trials(captioner, pictures, references, objects, kept=kept, on_image=advance_to)
+    note(f"the captioner alone: {trials(None)}")
+
+    def tell(name: str, value: float, trial: Trial) -> None:
+        note(f"{name} {value:g}: {trial}")
+
+    agreement, trial = fit_agreement(trials, on_trial=tell)
+    agreement.save(Path(options.output))
+    note(f"the best: {trial}; wrote {options.output}")
+
+
+def _annotated(
+    options: argparse.Namespace, pictures: "PictureStore"
+) -> tuple[dict[str, tuple[str, ...]], dict[str, list[str]]]:
+    """References of the photographs of a split that have boxes, and the objects of all boxes."""
+    from ngsan.data.boxes import read_object_names
+    from ngsan.data.captions import read_captions
+
+    objects = read_object_names(options.boxes)
+    references = {
+        record.id: tuple(record.captions)
+        for record in read_captions(options.data)
+        if record.split == options.split and record.id in objects and record.id in pictures
+    }
+    if not references:
+        raise ValueError(
+            f"{options.folder} has no photograph of split {options.split!r} with boxes"
+        )
+    return references, objects
 
 
 def _confidence_options(parser: Parser) -> None:
@@ -119,6 +174,17 @@ FIT = Group(
             _keyword_options,
             _fit_keywords,
             ["fit keywords val2017 train2017 --data coco --features features -o keywords"],
+        ),
+        "agreement": Command(
+            """Choose how much objects and keywords count when captions are written, by CIDEr less
+            CHAIR-i. Use photographs that neither the captioner nor the detector was trained on. A
+            run that was stopped resumes when it is started again.""",
+            _agreement_options,
+            _fit_agreement,
+            [
+                "fit agreement val2017 --data coco --boxes boxes.json --trials trials.jsonl "
+                "-o runs/mine/agreement.json"
+            ],
         ),
         "confidence": Command(
             """Learn how probable it is that a caption is right: that it names no object that is not

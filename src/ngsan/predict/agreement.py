@@ -18,15 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ngsan.atomic_io import write_text
+from ngsan.predict.confidence import SCORE_RANGE
 from ngsan.predict.second_eye import SecondEye, Sight
-from ngsan.text.objects import words_for_objects
+from ngsan.text.objects import plural_forms, words_for_objects
 from ngsan.text.vocabulary import Vocabulary
+from ngsan.vision.detector import Detections
 
 AGREEMENT = "agreement.json"
 """The file in a model's folder. Without it, captions ignore the second eye."""
 
 FORMAT = 1
 """Version of the file."""
+
+_NUMBERS = {2: "two", 3: "three"}
+_SURE, _UNSURE = 0.5, 0.15
+"""Objects are counted if all that could be one are sure."""
+_COUNTED_AREA = 0.02
 
 
 @dataclass(frozen=True)
@@ -38,15 +45,19 @@ class Agreement:
     keyword_limit: float
     """That distance is at most this, either way."""
     absent_below: float
-    """A class whose highest score anywhere is less is not there."""
-    absent_cost: float
-    """Of a word for a class that is not there."""
+    """A class whose highest score anywhere is less is hardly there."""
+    absent_weight: float
+    """Of how far its log-odds are below that, against every word for it."""
     present_above: float
-    """An object with at least this score is there."""
+    """An object with a higher score is there."""
     present_area: float
     """Share of the photograph that it must cover to be missed in a caption."""
-    present_gain: float
-    """Of a word for such an object."""
+    present_weight: float
+    """Of how far its log-odds are above that, for every word for it."""
+    count_weight: float
+    """For the number of objects of a class that are two or three, and for its plurals."""
+    limit: float
+    """Detections change a word by at most this, either way."""
 
     def save(self, path: Path) -> None:
         """Writes the file."""
@@ -82,37 +93,71 @@ class Evidence:
         self._words = np.array(vocabulary.encode(known), np.int64)
         self._places = np.array([eye.keywords.places[word] for word in known], np.int64)
         self._prior = eye.keywords.prior[self._places]
-        number = {name: place for place, name in enumerate(eye.detector.names)}
+        self._size, classes = len(vocabulary), eye.detector.names
+        number = {name: place for place, name in enumerate(classes)}
         named = {
             word: [number[name] for name in names if name in number]
             for word, names in words_for_objects().items()
             if word in vocabulary
         }
-        named = {word: classes for word, classes in named.items() if classes}
+        named = {word: numbers for word, numbers in named.items() if numbers}
         self._named = np.array(vocabulary.encode([*named]), np.int64)
-        # (named words, C)
-        self._names = np.zeros((len(named), len(number)), np.bool_)
-        for row, classes in zip(self._names, named.values(), strict=True):
-            row[classes] = True
-        self._size = len(vocabulary)
+        self._names = np.zeros((len(named), len(number)), np.bool_)  # (named words, C)
+        for row, numbers in zip(self._names, named.values(), strict=True):
+            row[numbers] = True
+        forms = [plural_forms(name) for name in classes]
+        self._forms = [
+            tuple(np.array(vocabulary.encode([w for w in of if w in vocabulary])) for of in pair)
+            for pair in forms
+        ]
+        self._numbers = {
+            count: vocabulary.encode([word])[0]
+            for count, word in _NUMBERS.items()
+            if word in vocabulary
+        }
 
     def __call__(self, agreement: Agreement, sights: Sequence[Sight]) -> NDArray[np.float32]:
         """(B, V) the evidence of photographs."""
         found = np.zeros((len(sights), self._size), np.float32)
-        limit = agreement.keyword_limit
         for row, sight in zip(found, sights, strict=True):
+            limit = agreement.keyword_limit
             raised = (sight.logits[self._places] - self._prior).clip(-limit, limit)
             row[self._words] = agreement.keyword_weight * raised
-            absent = sight.found.class_scores < agreement.absent_below
-            row[self._named] -= agreement.absent_cost * (~self._names | absent).all(1)
-            missed = np.zeros(len(absent), np.bool_)
-            missed[_large(sight, agreement)] = True
-            row[self._named] += agreement.present_gain * (self._names & missed).any(1)
+            absent, missed = _contradictions(agreement, sight.found)
+            row[self._named] -= np.where(self._names, absent, np.inf).min(1, initial=np.inf)
+            row[self._named] += np.where(self._names, missed, 0).max(1, initial=0)
+            if agreement.count_weight:
+                self._count(row, agreement, sight.found)
         return found
 
+    def _count(self, row: NDArray[np.float32], agreement: Agreement, found: Detections) -> None:
+        """Speaks for "two" and the plural where there are clearly two of a class."""
+        large = found.boxes[:, 2] * found.boxes[:, 3] >= _COUNTED_AREA
+        sure = large & (found.scores >= _SURE)
+        for each in np.unique(found.classes[sure]).tolist():
+            mine = found.classes == each
+            count = int((mine & sure).sum())
+            if count in self._numbers and count == int((mine & (found.scores >= _UNSURE)).sum()):
+                singular, plural = self._forms[each]
+                row[self._numbers[count]] += agreement.count_weight
+                row[plural] += agreement.count_weight
+                row[singular] -= agreement.count_weight
 
-def _large(sight: Sight, agreement: Agreement) -> NDArray[np.int64]:
-    """The classes of the objects that a caption should not leave out."""
-    boxes, scores, classes = sight.found.boxes, sight.found.scores, sight.found.classes
-    areas = boxes[:, 2] * boxes[:, 3]
-    return classes[(scores >= agreement.present_above) & (areas >= agreement.present_area)]
+
+def _contradictions(
+    agreement: Agreement, found: Detections
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(C,) what each class costs that is not there, and gains that must not be left out."""
+    absent = _log_odds(agreement.absent_below) - _log_odds(found.class_scores)
+    absent = (agreement.absent_weight * absent).clip(0, agreement.limit)
+    areas = found.boxes[:, 2] * found.boxes[:, 3]
+    gain = _log_odds(found.scores) - _log_odds(agreement.present_above)
+    gain = (agreement.present_weight * gain).clip(0, agreement.limit)
+    missed = np.zeros(len(absent))
+    np.maximum.at(missed, found.classes, np.where(areas >= agreement.present_area, gain, 0))
+    return absent, missed
+
+
+def _log_odds(scores: NDArray[np.float32] | float) -> NDArray[np.float64]:
+    kept = np.clip(np.asarray(scores, np.float64), *SCORE_RANGE)
+    return np.log(kept / (1 - kept))

@@ -32,7 +32,7 @@ FORMAT = 1
 MIN_CIDER = 60.0
 """CIDEr of a caption that is right, at least; from 0 to about 300 for one caption."""
 
-_LEAST, _MOST = 0.005, 0.98
+SCORE_RANGE = 0.005, 0.98
 """Scores of detections are clipped to these."""
 
 
@@ -147,7 +147,7 @@ def object_clues(words: Sequence[str], scores: Mapping[str, float]) -> dict[str,
 
 
 def _log_odds(score: float) -> float:
-    kept = min(max(score, _LEAST), _MOST)
+    kept = min(max(score, SCORE_RANGE[0]), SCORE_RANGE[1])
     return math.log(kept / (1 - kept))
 
 

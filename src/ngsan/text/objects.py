@@ -344,6 +344,15 @@ def words_for_objects() -> Mapping[str, frozenset[str]]:
 
 
 @cache
+def plural_forms(name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The single words for a kind, in singular and in plural, that differ."""
+    words = [" ".join(item.split()) for item in PHRASES.get(name, "").split(",")]
+    pairs = [(word, plural(word)) for word in words if word and word[0] != "!" and " " not in word]
+    differ = [pair for pair in pairs if pair[0] != pair[1]]
+    return [one for one, _ in differ], [many for _, many in differ]
+
+
+@cache
 def _table() -> tuple[dict[str, str], int]:
     """The kind of every phrase, singular and plural, "" for no object; and its most words."""
     table: dict[str, str] = {}

@@ -1,4 +1,4 @@
-/* Objects in a photograph: boxes over the picture, and a line of text. */
+/* Objects in a photograph: boxes over the picture, and lines of text, also of keywords. */
 
 import { byId, draw, percent } from "./dom.js";
 
@@ -10,6 +10,7 @@ export class Objects {
   constructor(ask) {
     this.input = byId("show-objects");
     this.text = byId("objects-text");
+    this.keywordText = byId("keywords-text");
     this.boxes = draw("svg", { class: "boxes", "aria-hidden": "true" });
     byId("picture").append(this.boxes);
     this.input.addEventListener("change", () => {
@@ -20,9 +21,10 @@ export class Objects {
 
   get wanted() { return this.input.checked; }
 
-  /** The objects of an answer, `found`, or null where it has none. */
-  set(found, { width, height }) {
+  /** The objects and keywords of an answer, or null where it has none. */
+  set(found, keywords, { width, height }) {
     this.found = found;
+    this.keywords = keywords ?? [];
     this.boxes.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.boxes.replaceChildren(...(found ?? []).toReversed().map((one) => this.box(one, width, height)));
     this.show();
@@ -42,5 +44,8 @@ export class Objects {
     this.boxes.classList.toggle("on", on);
     this.text.hidden = !on;
     this.text.textContent = named.length ? `Objects: ${named.join(", ")}` : "No objects found.";
+    const words = this.keywords.map(({ word, confidence }) => `${word} ${percent(confidence)}`);
+    this.keywordText.hidden = !on || !words.length;
+    this.keywordText.textContent = `Keywords: ${words.join(", ")}`;
   }
 }

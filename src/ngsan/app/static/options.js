@@ -62,8 +62,16 @@ export class Options {
       })), this.search, this.sampling, both, more);
   }
 
-  /** Lets one choose among models of photographs, where there are several. */
+  /** Lets one choose among qualities, and among models of photographs where there are several. */
   offer(models) {
+    const [{ qualities = [] } = {}] = models.filter((model) => model.default);
+    if (qualities.length > 1) {
+      const named = qualities.map((value) => ({ value, label: value[0].toUpperCase() + value.slice(1) }));
+      this.form.prepend(group("Quality", choices("quality", named, "good", (quality) => {
+        this.quality = quality;
+        this.changed();
+      })));
+    }
     if (models.length < 2) return;
     const select = make("select", {});
     models.forEach(({ name, default: first }) => select.append(new Option(name, name, first, first)));
@@ -129,6 +137,7 @@ export class Options {
     if (this.method === "sample" && this.seed) values.seed = this.seed;
     for (const [name, text] of Object.entries(this.texts)) if (text) values[name] = text;
     if (this.model) values.model = this.model;
+    if (this.quality) values.quality = this.quality;
     if (this.badEnding) values.no_bad_ending = false;
     return values;
   }

@@ -118,7 +118,8 @@ export class Photo {
     this.image.alt = item.title;
     this.words.set([], null, this.words.grid ?? [1, 1], " ");
     byId("best").replaceChildren();
-    this.objects.set(null, { width: 1, height: 1 });
+    this.objects.set(null, null, { width: 1, height: 1 });
+    byId("confidence-text").hidden = true;
     this.caption();
   }
 
@@ -143,7 +144,7 @@ export class Photo {
   async ask(signal, item, options) {
     const form = new FormData();
     form.append("image", await this.fetch(item, signal), item.name);
-    const more = this.objects.wanted ? { attention: true, objects: true } : { attention: true };
+    const more = this.objects.wanted ? { attention: true, objects: true, keywords: true } : { attention: true };
     for (const [name, value] of Object.entries({ ...options, ...more })) {
       form.append(name, String(value));
     }
@@ -157,7 +158,9 @@ export class Photo {
     this.image.width = result.width;
     this.image.height = result.height;
     this.image.alt = `${item.title}: ${result.caption}`;
-    this.objects.set(result.objects ?? null, result);
+    this.objects.set(result.objects ?? null, result.keywords, result);
+    byId("confidence-text").hidden = result.confidence === undefined;
+    byId("confidence-text").textContent = `Right with a probability of ${percent(result.confidence ?? 0)}`;
     for (const id of ["save-json", "save-picture", "to-geometry"]) byId(id).disabled = false;
     const all = [result, ...result.others];
     const best = Math.max(...all.map((each) => each.log_probability));
