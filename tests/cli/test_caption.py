@@ -215,7 +215,7 @@ def test_options_reach_the_search(run, photos, monkeypatch, opened):
     monkeypatch.setattr(Captioner, "stream", spy)
     path = next(iter(photos[1]))
     run(path)
-    assert seen[-1] == {**vars(PHOTO_DECODING), "batch_size": None}
+    assert seen[-1] == {**vars(PHOTO_DECODING), "batch_size": None, "quality": None}
     assert opened[-1] == (None, {"device": None, "threads": None})
     run(
         path,

@@ -1,7 +1,7 @@
 """Chooses how much the second eye counts: trial after trial, one parameter at a time.
 
-Photographs are looked at once; a trial only repeats the search. What counts is CIDEr less CHAIR-i:
-a point of CIDEr is worth as much as one per cent of the named objects that are not there.
+Photographs are looked at once; a trial only repeats the search. What counts is CIDEr less CHAIR-i
+plus the recall of objects, point for point.
 
 Shapes: `B` images of a batch.
 """
@@ -39,11 +39,11 @@ START = Agreement(
 """The first trial."""
 
 GRID: Mapping[str, Sequence[float]] = {
-    "absent_weight": (1.0, 1.5, 2.0),
-    "absent_below": (0.1, 0.15, 0.25),
+    "absent_weight": (1.0, 2.0, 3.0),
+    "absent_below": (0.15, 0.25),
     "present_weight": (1.0, 1.5, 2.5),
     "present_above": (0.3, 0.4, 0.5),
-    "present_area": (0.03, 0.06),
+    "present_area": (0.03, 0.06, 0.12),
     "keyword_weight": (0.2, 0.4, 0.6),
     "count_weight": (0.0, 1.0, 2.0),
 }
@@ -64,7 +64,7 @@ class Trial:
     @property
     def worth(self) -> float:
         """What is compared."""
-        return self.cider - self.chair_i
+        return self.cider - self.chair_i + self.recall
 
     def __str__(self) -> str:
         """In one line."""

@@ -3,7 +3,7 @@
 Keywords speak for or against words. Detections only count where they contradict a captioner that
 would name an object that is not there, or leave out one that fills a part of the photograph: words
 for a kind of object that the detector sees nowhere cost something, and those for one that it sees
-clearly gain something.
+clearly gain something. No keyword speaks for an object that the detector sees nowhere.
 
 Shapes: `B` photographs, `V` words of the captioner, `W` words of the keywords, `C` classes of the
 detector, `K` detections.
@@ -51,7 +51,8 @@ class Agreement:
     present_above: float
     """An object with a higher score is there."""
     present_area: float
-    """Share of the photograph that it must cover to be missed in a caption."""
+    """Share of the photograph that it, with others of its class, must cover to be missed in a
+    caption."""
     present_weight: float
     """Of how far its log-odds are above that, for every word for it."""
     count_weight: float
@@ -124,8 +125,10 @@ class Evidence:
             raised = (sight.logits[self._places] - self._prior).clip(-limit, limit)
             row[self._words] = agreement.keyword_weight * raised
             absent, missed = _contradictions(agreement, sight.found)
-            row[self._named] -= np.where(self._names, absent, np.inf).min(1, initial=np.inf)
-            row[self._named] += np.where(self._names, missed, 0).max(1, initial=0)
+            cost = np.where(self._names, absent, np.inf).min(1, initial=np.inf)
+            gain = np.where(self._names, missed, 0).max(1, initial=0)
+            heard = row[self._named]  # no keyword speaks for what the detector does not see
+            row[self._named] = np.where(cost > 0, np.minimum(heard, 0), heard) - cost + gain
             if agreement.count_weight:
                 self._count(row, agreement, sight.found)
         return found
@@ -150,12 +153,13 @@ def _contradictions(
     """(C,) what each class costs that is not there, and gains that must not be left out."""
     absent = _log_odds(agreement.absent_below) - _log_odds(found.class_scores)
     absent = (agreement.absent_weight * absent).clip(0, agreement.limit)
-    areas = found.boxes[:, 2] * found.boxes[:, 3]
-    gain = _log_odds(found.scores) - _log_odds(agreement.present_above)
+    there = found.scores >= agreement.present_above
+    areas, best = np.zeros((2, len(absent)))
+    np.add.at(areas, found.classes[there], found.boxes[there, 2] * found.boxes[there, 3])
+    np.maximum.at(best, found.classes[there], found.scores[there])
+    gain = _log_odds(best) - _log_odds(agreement.present_above)
     gain = (agreement.present_weight * gain).clip(0, agreement.limit)
-    missed = np.zeros(len(absent))
-    np.maximum.at(missed, found.classes, np.where(areas >= agreement.present_area, gain, 0))
-    return absent, missed
+    return absent, np.where(areas >= agreement.present_area, gain, 0)
 
 
 def _log_odds(scores: NDArray[np.float32] | float) -> NDArray[np.float64]:
