@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ngsan.fit.agreement import GRID, START, Trial, fit_agreement
+import ngsan
+from ngsan.data.pictures import PictureStore
+from ngsan.fit.agreement import GRID, START, Trial, Trials, fit_agreement
 from ngsan.predict.agreement import Agreement, Evidence
 from ngsan.predict.captioner import PHOTO_MODEL, Captioner
 from ngsan.predict.quality import views_of, whole_side
@@ -196,3 +198,30 @@ def test_fitting_finds_the_best_of_the_grid_and_tells_every_trial():
     assert trial.cider == 100
     assert all(getattr(best, name) == values[-1] for name, values in GRID.items())
     assert len(told) == sum(map(len, GRID.values()))
+
+
+def test_a_stopped_fit_resumes_its_trials_and_scores_them_as_the_metrics_do(tmp_path):
+    """Pictures are painted in colours that their references name, except for one."""
+    agreement = Agreement(**{**vars(START), "keyword_weight": 4.0})
+    names = ["red red blue white", "blue white red red", "white blue blue red"]
+    for number, name in enumerate(names):
+        paint(name).save(tmp_path / f"{number}.png")
+    references = {str(number): (name,) for number, name in enumerate(names)}
+    objects = {image: [] for image in references}
+
+    def trials():
+        captioner = Captioner(Painter(), eye=Eye(), agreement=agreement)
+        pictures = PictureStore(tmp_path)
+        return Trials(captioner, pictures, references, objects, kept=tmp_path / "trials.jsonl")
+
+    found = trials()
+    alone, misled = found(None), found(agreement)
+    wanted = ngsan.metrics.score({k: v[0] for k, v in references.items()}, references)
+    assert alone.cider == pytest.approx(wanted.values["CIDEr"])
+    assert misled.cider < alone.cider
+    again = trials()
+    again._captions = None  # nothing is captioned again
+    assert (again(None), again(agreement)) == (alone, misled)
+    (tmp_path / "trials.jsonl").write_text("[]\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="remove it to start again"):
+        trials()

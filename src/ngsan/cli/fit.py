@@ -177,8 +177,8 @@ FIT = Group(
         ),
         "agreement": Command(
             """Choose how much objects and keywords count when captions are written, by CIDEr less
-            CHAIR-i plus the recall of objects. Use photographs that neither the captioner nor the detector was trained on. A
-            run that was stopped resumes when it is started again.""",
+            CHAIR-i plus the recall of objects. Use photographs that neither the captioner nor the
+            detector was trained on. A run that was stopped resumes when it is started again.""",
             _agreement_options,
             _fit_agreement,
             [

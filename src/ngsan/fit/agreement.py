@@ -100,6 +100,7 @@ class Trials:
         if not isinstance(captioner.backend, OnnxBackend) or captioner.image_size is None:
             raise ValueError("--model: pass a model of photographs that is exported or packed")
         self._backend, self._references, self._objects = captioner.backend, references, objects
+        self._kept, self._known = kept, _read_trials(kept)
         self._seen: list[tuple[Sequence[str], Encoded, list[Sight]]] = []
         eye, size = captioner.eye, captioner.image_size
         sides = tuple(dict.fromkeys((size, *eye.sides)))
@@ -113,7 +114,6 @@ class Trials:
             self._seen.append((images, self._backend.encode(*features), sights))
             on_image(start + len(images))
         self._evidence = Evidence(eye, captioner.vocabulary)
-        self._kept, self._known = kept, _read_trials(kept)
 
     def __call__(self, agreement: Agreement | None) -> Trial:
         """Captions all photographs; None for the captioner alone."""
@@ -184,7 +184,8 @@ def _read_trials(path: Path) -> dict[str, Trial]:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            found[record.pop("agreement")] = Trial(**record)
+            key = record.pop("agreement")
+            found[key] = Trial(**record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: damaged: {error}; remove it to start again") from error
     return found
