@@ -7,10 +7,17 @@ keywords, with objects, with both (`good`), with three views, and with all of it
 is compared with the captioner alone, by paired bootstrap. `boxes.json` has class names by image id,
 as for `ngsan score --boxes`; only its images of the split that are in the folder count. Document
 frequencies of CIDEr are those of these images. The captions are written beside the scores.
+
+    python benchmarks/eyes.py val2017 --times 40
+
+measures the CPU time of a photograph in each quality, in turns and with one thread, without that of
+reading it.
 """
 
 import argparse
 import json
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +36,11 @@ from ngsan.metrics.hallucination import Hallucination
 from ngsan.metrics.scores import Scores, build_metrics, compare, score_captions
 from ngsan.predict.agreement import Evidence
 from ngsan.predict.captioner import PHOTO_DECODING
-from ngsan.predict.quality import views_of, whole_side
+from ngsan.predict.quality import BEST, QUALITIES, views_of, whole_side
 from ngsan.search import Ensemble, build_search
 from ngsan.text.articles import with_articles
 from ngsan.vision.decoding import shared_service
+from ngsan.vision.images import find_images
 
 STEPS = ("fast", "keywords", "objects", "good", "views", "best")
 SHOWN = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "CHAIR-i", "CHAIR-s", "object recall")
@@ -80,15 +88,33 @@ def caption(folder: str, ids: Sequence[str]) -> dict[str, dict[str, str]]:
     return found
 
 
+def times(folder: str, count: int) -> dict[str, float]:
+    """Median milliseconds of CPU time of a photograph by quality."""
+    captioner, found = ngsan.load(threads=1), {quality: [] for quality in QUALITIES}
+    sides = captioner.sides(BEST)
+    for path in [*find_images([folder])][:count]:
+        squares = dict(zip(sides, shared_service().squares(path, sides).squares, strict=True))
+        for quality, spent in found.items():
+            mine = [squares[side] for side in captioner.sides(quality)]
+            start = time.process_time()
+            captioner.caption_squares([mine], quality=quality)
+            spent.append(1000 * (time.process_time() - start))
+    return {quality: round(statistics.median(spent[3:]), 1) for quality, spent in found.items()}
+
+
 def main() -> None:
     """Captions, scores and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--boxes", required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--boxes")
     parser.add_argument("--split", default="val")
-    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("-o", "--output")
+    parser.add_argument("--times", type=int)
     options = parser.parse_args()
+    if options.times:
+        print(json.dumps(times(options.folder, options.times)))
+        return
     objects, pictures = read_object_names(options.boxes), PictureStore(options.folder)
     references = {
         record.id: tuple(record.captions)
