@@ -19,6 +19,7 @@ from ngsan.predict.confidence import (
     save_formulas,
     word_clues,
 )
+from ngsan.predict.quality import QUALITIES
 from ngsan.vision.keywords import load_keywords
 
 REPORT = Report(30, 0.5, 0.8, 0.02, [[30, 0.5, 0.5]])
@@ -75,10 +76,12 @@ def test_damaged_files_raise(text, tmp_path):
         load_formulas(tmp_path / CONFIDENCE)
 
 
-def test_shipped_captions_have_the_confidence_of_the_file():
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_shipped_captions_have_the_confidence_of_the_file(quality):
     content = json.loads((PHOTO_MODEL / CONFIDENCE).read_text(encoding="utf-8"))
-    for caption in ngsan.load().caption([each.path for each in EXAMPLES[:2]]):
-        formula = content["fast"]
+    paths = [each.path for each in EXAMPLES[:2]]
+    for caption in ngsan.load().caption(paths, quality=quality):
+        formula = content[quality]
         log_odds = formula["intercept"] + sum(
             weight * caption.clues[name] for name, weight in formula["weights"].items()
         )

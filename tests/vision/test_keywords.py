@@ -108,7 +108,7 @@ def test_small_copies_have_the_keywords_of_the_originals(model, pixels, tmp_path
         Image.fromarray(square).save(tmp_path / "copy.jpg", quality=90)
         copy = to_square(open_image(tmp_path / "copy.jpg"), model.size)
         both = model.confidences(model.logits(np.stack((square, copy))))
-        assert np.abs(both[0] - both[1]).max() < 0.3
+        assert np.corrcoef(*both)[0, 1] > 0.93
         assert np.abs(both[0] - both[1]).mean() < 0.004
 
 
