@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +163,6 @@ def _contradictions(
     return absent, np.where(areas >= agreement.present_area, gain, 0)
 
 
-def _log_odds(scores: NDArray[np.float32] | float) -> NDArray[np.float64]:
+def _log_odds(scores: NDArray[np.floating[Any]] | float) -> NDArray[np.float64]:
     kept = np.clip(np.asarray(scores, np.float64), *SCORE_RANGE)
     return np.log(kept / (1 - kept))
