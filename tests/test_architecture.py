@@ -61,7 +61,7 @@ ALLOWED = {
         "train",
         "vision",
     },
-    "fit": {"atomic_io", "data", "metrics", "predict", "text", "vision"},
+    "fit": {"atomic_io", "data", "metrics", "predict", "search", "text", "vision"},
     "examples": set(),
     "html": set(),
     "plots": {"atomic_io"},
