@@ -240,3 +240,11 @@ def test_memory_of_a_large_picture_is_released(service):
     before = resident()
     service.squares(files.png(5000, 5000, colour=0), (8,))  # 25 MB
     assert resident() - before < 10_000_000
+
+
+def test_large_files_one_after_the_other():
+    """What the last file took may not be free yet when the next one arrives."""
+    service = DecodingService(1, Limits(memory=80_000_000, large_memory=300_000_000))
+    content = files.png(4500, 4500, colour=6) + bytes(25_000_000)
+    for _ in range(6):
+        assert service.squares(content, (8,)).size == (4500, 4500)

@@ -52,7 +52,6 @@ def serve(connection: socket.socket) -> None:
     threading.excepthook = lambda _: os._exit(1)
     send(connection, {}, ())
     while request := receive(connection):
-        _limit_memory(request[0]["memory"])
         threading.Thread(target=_answer, args=(connection, *request), daemon=True).start()
         del request
     os._exit(0)  # whatever is being decoded
@@ -91,6 +90,7 @@ def receive(connection: socket.socket) -> tuple[Head, bytes | IO[bytes]] | None:
 def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) -> None:
     """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
     signal.setitimer(signal.ITIMER_PROF, head["cpu_seconds"])
+    _limit_memory(head["memory"])
     again = source if isinstance(source, bytes) else os.fdopen(os.dup(source.fileno()), "rb")
     try:
         arrays, size = _decode(source, head)
@@ -102,6 +102,7 @@ def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) ->
     except MemoryError:
         arrays, answer = [], {"error": NO_MEMORY}
     signal.setitimer(signal.ITIMER_PROF, 0)
+    _limit_memory(-1)  # the next file may come before what this one took is free
     large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
     if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:
         del source, again
@@ -136,7 +137,7 @@ def _may_lack_memory(source: bytes | IO[bytes], memory: int) -> bool:
 
 
 def _limit_memory(size: int) -> None:
-    """Limits the writable memory of this process, where the system supports it."""
+    """Limits the writable memory of this process, where the system supports it; -1 for no limit."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
