@@ -316,3 +316,12 @@ def test_models_are_imported_without_the_compiler():
     # Importing it takes as long as importing torch, and commands on a CPU never compile.
     quick = "import sys, ngsan.models; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", quick], check=False).returncode == 0
+
+
+def test_a_message_does_not_quote_a_whole_file(tmp_path, capsys):
+    path = tmp_path / "long.yaml"
+    path.write_text("x" * 100_000)
+    assert main(["describe", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "expected keys and values" in err
+    assert len(err) < 11_000

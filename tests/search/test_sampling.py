@@ -122,7 +122,7 @@ def test_reported_log_probs_are_the_models(settings):
 def test_low_temperature_equals_greedy_search():
     model = TableModel(images=6, vocab_size=6, seed=2)
     greedy = Greedy(model, max_length=6).run()
-    colder = ({"temperature": temperature} for temperature in (1e-4, 1e-12, 1e-31, 1e-40))
+    colder = ({"temperature": temperature} for temperature in (1e-4, 1e-12, 1e-31, 1e-40, 1e-300))
     for settings in (*colder, {"top_k": 1}, {"top_p": 1e-6}):
         written = Sampling(model, samples=2, max_length=6, **settings).run()
         assert (written.words == greedy.words).all()
@@ -285,6 +285,7 @@ def test_random_bits_equal_splitmix64_in_python_integers(backend):
         ({"top_p": 0.0}, "top_p: 0.0"),
         ({"top_p": 1.5}, "top_p: 1.5"),
         ({"max_length": 0}, "max_length: 0"),
+        ({"samples": 10**6, "max_length": 20}, "lower max_length"),
         ({"seed": 2**63}, "seed: 9223372036854775808"),
         ({"seed": 10**30}, "seed: 10"),
         ({"keys": [1, 2]}, "keys: .*2.* for 1 images"),
@@ -301,3 +302,13 @@ def test_the_smallest_top_p_leaves_the_most_probable_word(top_p, kind):
     model = PositionModel(LOGITS.astype(kind), images=200)
     written = Sampling(model, samples=4, max_length=1, top_p=top_p).run()
     assert set(np.asarray(written.words).ravel().tolist()) == {6}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_highest_temperature_keeps_to_allowed_words(kind):
+    model = PositionModel(LOGITS.astype(kind), images=200)
+    rules = Constraints(forbidden=[6])
+    sampling = Sampling(model, samples=4, max_length=1, temperature=1e308, constraints=rules)
+    words = set(np.asarray(sampling.run().words).ravel().tolist())
+    assert len(words) > 2
+    assert 6 not in words

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ngsan.atomic_io import is_stream, make_folder, replace_output
-from ngsan.cli.parser import FORMATS, is_quiet
+from ngsan.cli.parser import FORMATS, complain, is_quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -186,7 +186,7 @@ def warn(text: str) -> None:
     if sys.stderr is None:  # closed; print would take standard output instead
         return
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(f"{clear}{line(text)}", file=sys.stderr, flush=True)
+    complain(f"{clear}{line(text)}")
 
 
 def line(text: str) -> str:

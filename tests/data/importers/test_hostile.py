@@ -15,7 +15,7 @@ import torch
 from ngsan.__main__ import main
 from ngsan.data import FeatureStore
 from ngsan.data.importers.features import list_files
-from ngsan.data.importers.folders import read_npz, read_tensors
+from ngsan.data.importers.folders import read_frames, read_npz, read_tensors
 from ngsan.data.importers.hdf5 import read_hdf5
 from ngsan.data.problems import Problems
 from ngsan.data.text_files import open_bytes, read_items, read_lines
@@ -128,6 +128,23 @@ def test_packed_arrays_of_nothing_are_not_unpacked(tmp_path):
             file.write(bytes(1 << 20))
     assert (tmp_path / "1.npz").stat().st_size < 2_000_000
     refused(read_npz(tmp_path, problems=Problems()), "unpacks to")
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "pt"])
+def test_files_full_of_holes_are_not_read(kind, tmp_path):
+    path = tmp_path / f"1.{kind}"
+    read = read_frames if kind == "npy" else read_tensors
+    with path.open("wb") as file:
+        shape = (1 << 20, 1 << 8)
+        if kind == "npy":
+            head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, head)
+        elif kind == "safetensors":
+            entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 1 << 30]}
+            head = json.dumps({"features": entry}).encode()
+            file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(file.tell() + (1 << 30))
+    refused(read(tmp_path, problems=Problems()), "more than 536,870,912 for one image")
 
 
 def test_texts_of_nothing_are_not_unpacked(tmp_path):

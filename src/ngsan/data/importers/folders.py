@@ -3,6 +3,7 @@
 Nothing pickled is ever loaded.
 """
 
+import os
 import pickle
 import struct
 import tokenize
@@ -215,6 +216,7 @@ def _read_arrays(
     """
     try:
         with path.open("rb") as file:
+            _check_size(path, file)
             head = file.read(len(_NPY))
             if head.startswith(_PICKLE):
                 raise _pickled(path, "arrays")
@@ -237,6 +239,13 @@ def _read_arrays(
         raise _damaged(path, error) from error
 
 
+def _check_size(path: Path, file: IO[bytes]) -> None:
+    """Rejects a file that is far larger than the regions of an image or clip."""
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_BYTES:
+        raise too_large(f"{path} has {size:,} bytes")
+
+
 def _check_packed(path: Path, file: IO[bytes]) -> None:
     """Rejects an archive that unpacks to far more than the regions of an image or clip take."""
     with zipfile.ZipFile(file) as archive:
@@ -251,6 +260,8 @@ def _load_safetensors(path: Path) -> FoundRegions:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with path.open("rb") as opened:
+            _check_size(path, opened)
         with safe_open(path, framework="pt") as file:
             return find_regions(file.keys(), lambda name: _array(name, file.get_tensor(name)))
     except (SafetensorError, OSError) as error:
@@ -262,6 +273,7 @@ def _load_pt(path: Path) -> FoundRegions:
 
     try:
         with path.open("rb") as file:
+            _check_size(path, file)
             if file.read(len(_ZIP)) == _ZIP:
                 file.seek(0)
                 _check_packed(path, file)
