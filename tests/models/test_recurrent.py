@@ -1,4 +1,4 @@
-"""Up-Down and AoA against their published equations in NumPy, one caption at a time."""
+"""The compared decoders against their equations in NumPy, one caption at a time."""
 
 import math
 
@@ -14,7 +14,8 @@ from ngsan.search import Beam, Greedy
 from ngsan.train.self_critical import set_dropout
 
 SMALL = dict(vocab_size=11, feature_dim=7, dim=16, heads=2, layers=2, dropout=0.1)
-DECODERS = ("up-down", "aoa")
+RECURRENT = ("up-down", "aoa", "lstm")
+DECODERS = (*RECURRENT, "mt")
 
 
 def build(decoder, dtype=torch.float64, **overrides):
@@ -135,6 +136,99 @@ class NumpyReference:
             context = self.attention_on_attention("decoder.cell", found, h)
             logits.append(self.dense("decoder.output", context))
         return np.stack(logits)
+
+    def lstm_over(self, name, inputs, width):
+        """All outputs of a `nn.LSTM`."""
+        w, h, c, outputs = self.weights, np.zeros(width), np.zeros(width), []
+        for x in inputs:
+            z = w[name + ".weight_ih_l0"] @ x + w[name + ".bias_ih_l0"]
+            z = z + w[name + ".weight_hh_l0"] @ h + w[name + ".bias_hh_l0"]
+            into, forget, new, out = np.split(z, 4)
+            c = sigmoid(forget) * c + sigmoid(into) * np.tanh(new)
+            h = sigmoid(out) * np.tanh(c)
+            outputs.append(h)
+        return outputs
+
+    def lstm_model(self, features, words):
+        """Frames through LSTMs in both directions, then an LSTM with attention to them."""
+        frames = self.embed(features)
+        for layer in (0, 1):
+            at = f"encoder.layers.{layer}"
+            ahead = self.lstm_over(at + ".ahead", frames, 8)
+            back = self.lstm_over(at + ".back", frames[::-1], 8)[::-1]
+            frames = [np.concatenate(both) for both in zip(ahead, back, strict=True)]
+        h = c = np.zeros(16)
+        logits = []
+        for word in words:
+            asked = self.dense("decoder.cell.of_hidden", h)
+            weights = softmax(np.array([asked @ frame for frame in frames]))
+            found = sum(w * frame for w, frame in zip(weights, frames, strict=True))
+            h, c = self.lstm("decoder.cell.lstm", np.concatenate((self.word(word), found)), h, c)
+            logits.append(self.dense("decoder.output", h))
+        return np.stack(logits)
+
+    def joined_heads(self, name, query, elements):
+        return self.dense(name + ".output", self.heads(name, query, elements))
+
+    def feedforward(self, name, x):
+        return self.dense(name + ".narrow", np.maximum(self.dense(name + ".widen", x), 0))
+
+    def mt(self, features, words):
+        """The Transformer, post-norm, with an LSTM over the words."""
+        regions = self.embed(features)
+        for layer in (0, 1):
+            at = f"encoder.layers.{layer}"
+            found = [self.joined_heads(at + ".attention", x, regions) for x in regions]
+            regions = [
+                self.layer_norm(at + ".attention_residual.norm", x + y)
+                for x, y in zip(regions, found, strict=True)
+            ]
+            regions = [
+                self.layer_norm(
+                    at + ".feedforward_residual.norm", x + self.feedforward(at + ".feedforward", x)
+                )
+                for x in regions
+            ]
+        read = self.lstm_over("decoder.reader.lstm", [self.word(word) for word in words], 16)
+        for layer in (0, 1):
+            at = f"decoder.layers.{layer}"
+            own = [
+                self.joined_heads(at + ".self_attention", x, read[: place + 1])
+                for place, x in enumerate(read)
+            ]
+            read = [
+                self.layer_norm(at + ".self_residual.norm", x + y)
+                for x, y in zip(read, own, strict=True)
+            ]
+            read = [
+                self.layer_norm(
+                    at + ".cross_residual.norm",
+                    x + self.joined_heads(at + ".cross_attention", x, regions),
+                )
+                for x in read
+            ]
+            read = [
+                self.layer_norm(
+                    at + ".feedforward_residual.norm", x + self.feedforward(at + ".feedforward", x)
+                )
+                for x in read
+            ]
+        return np.stack([self.dense("decoder.output", x) for x in read])
+
+
+@pytest.mark.parametrize(("decoder", "reference"), [("lstm", "lstm_model"), ("mt", "mt")])
+def test_lstm_and_mt_equal_their_equations(decoder, reference):
+    captioner = build(decoder)
+    features, mask = regions(images=3)
+    mask = mask[:, torch.randperm(5)]  # padding may be anywhere
+    words = torch.randint(0, 11, (3, 2, 6))
+    found = captioner(features, None, mask, words).detach().numpy()
+    for image in range(2):
+        for caption in range(2):
+            expected = getattr(NumpyReference(captioner), reference)(
+                features[image, mask[image]].numpy(), words[image, caption].tolist()
+            )
+            np.testing.assert_allclose(found[image, caption], expected, atol=1e-10)
 
 
 def test_up_down_equals_published_equations():
@@ -278,7 +372,7 @@ def test_aoa_supports_norms_and_geometry():
     assert captioner(features, boxes, mask, words).shape == (3, 2, 11)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", RECURRENT)
 def test_recording_attention_raises(decoder):
     captioner = build(decoder)
     features, mask = regions()
@@ -293,7 +387,12 @@ def test_recording_attention_raises(decoder):
         (dict(decoder="up-down"), "norm: 'instance' cannot be used with decoder: up-down"),
         (dict(decoder="up-down", norm="none"), "geometry: 'query' cannot be used"),
         (dict(decoder="aoa", decoder_norm="layer"), "decoder_norm: 'layer' cannot be used"),
-        (dict(decoder="lstm"), "decoder"),
+        (dict(decoder="lstm"), "norm: 'instance' cannot be used with decoder: lstm"),
+        (
+            dict(decoder="lstm", norm="none", geometry="none", positions="sinusoidal"),
+            "positions: 'sinusoidal' cannot be used",
+        ),
+        (dict(decoder="gru"), "decoder"),
         (dict(geometry="relation-plus-one+query"), "relation-plus-one cannot be part of a sum"),
     ],
 )

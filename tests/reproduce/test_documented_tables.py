@@ -16,9 +16,9 @@ FOUND = sorted((DOCS / "reproduction").glob("*/*.csv"))
 
 
 def blocks_of(path):
-    """The tables of a Markdown file, as text."""
+    """The tables of a Markdown file, as text, without the paper's own."""
     blocks = path.read_text().split("\n\n")
-    return [block.strip() for block in blocks if block.startswith("| ")]
+    return [block.strip() for block in blocks if block.startswith("|  |")]
 
 
 def check_table(path, folder):

@@ -15,7 +15,7 @@ def seeds_by_row(folder):
     found = {}
     with (folder / f"{TABLE.name}.csv").open() as file:
         for row in csv.DictReader(file):
-            if row["metric"] == "CIDEr":
+            if row["metric"] == "CIDEr" and row["value"]:
                 found.setdefault(row["row"], []).append(int(row["seed"]))
     return found
 

@@ -10,19 +10,22 @@ import numpy as np
 import pytest
 
 from ngsan.__main__ import main
-from ngsan.config import AnswerDataConfig, AnsweringConfig
+from ngsan.config import AnswerDataConfig, AnsweringConfig, read_recipe
 from ngsan.data.parallel.dataset import ParallelSplit
 from ngsan.data.questions import Question, read_questions
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.data.store_writer import StoreWriter
 from ngsan.data.synthetic.folders import (
     sample_moving_splits,
+    sample_splits,
+    scene_vocabulary,
     write_moving_folder,
     write_question_scenes,
+    write_scene_folder,
 )
 from ngsan.metrics.translation import bleu_of_counts, sacre_bleu
 from ngsan.reproduce.ledger import LEDGER, Ledger, Written
-from ngsan.reproduce.runs import wanted_runs
+from ngsan.reproduce.runs import run_of, wanted_runs
 from ngsan.reproduce.statistics import MixedModel
 from ngsan.reproduce.tables import TABLES, Row, Table
 from ngsan.reproduce.tasks import Answering, answer_priors
@@ -102,7 +105,8 @@ def test_split_option_shows_the_other_split(questions, answered, capsys):
     words = ["--seeds", "2", "--report-only", *SMALL, *ANSWERER]
     assert reproduce("vqa", questions, answered, "--split", "val", *words) == 0
     with (answered / "vqa-val.csv").open() as file:
-        found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    found = [row for row in rows if row["value"]]  # others have only the paper's
     values = {float(row["value"]) for row in found if row["row"] == "MCAN"}
     of_mcan = [entry for entry in entries_of(answered) if entry["model"]["regions"] == "guided"]
     assert values <= {entry["metrics"]["val"]["accuracy"] for entry in of_mcan}
@@ -229,10 +233,38 @@ def test_bleu_of_sentences_is_tested_over_seeds_and_sentences(tmp_path):
         ledger.add(entry, {"val": Written(written.ids, written.texts, rows.tolist())})
         each = [bleu_of_counts(np.delete(rows, place, axis=0).mean(axis=0)) for place in range(40)]
         values = 40 * bleu_of_counts(rows.mean(axis=0)) - 39 * np.array(each)
-        pseudo.setdefault(entry.model["norm"], []).append(values)
+        model = entry.model["norm"], entry.model["dim"]  # Transformer-Big is twice as wide
+        pseudo.setdefault(model, []).append(values)
     assert reproduce("translation", data, tmp_path / "to", *words, "--report-only") == 0
-    model = MixedModel.fit(np.array(pseudo["instance"]) - np.array(pseudo["none"]))
+    model = MixedModel.fit(np.array(pseudo["instance", 16]) - np.array(pseudo["none", 16]))
     assert f"| {model.p:.3f} |\n" in (tmp_path / "to" / "translation.md").read_text()
+
+
+def test_big_is_twice_as_wide_as_the_base():
+    table = TABLES["translation"]
+    row = next(row for row in table.rows if row.label == "Transformer-Big")
+    base = read_recipe("transformer-base")
+    assert run_of(row, base, 0).model == read_recipe("transformer-big").model
+
+
+def test_mt_runs_in_both_phases(tmp_path):
+    scenes = sample_splits({"train": 16, "val": 4}, min_objects=2, max_objects=2, seed=1)
+    write_scene_folder(tmp_path / "data", scenes, scene_vocabulary())
+    small = ["--model.dim=16", "--model.heads=2", "--model.hidden_dim=16", "--seeds=1"]
+    phases = [
+        f"--{phase}.{key}"
+        for phase in ("cross_entropy", "self_critical")
+        for key in ("epochs=1", "batch_size=8")
+    ]
+    words = ["--rows", "MT", *small, *phases]
+    assert reproduce("others", tmp_path / "data", tmp_path / "to", *words) == 0
+    assert [entry["phase"] for entry in entries_of(tmp_path / "to")] == [
+        "cross-entropy",
+        "self-critical",
+    ]
+    text = (tmp_path / "to" / "others.md").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("| MT | 0.0 |"))
+    assert line.endswith("| 130.9 |")
 
 
 def test_video_table(tmp_path):
@@ -241,8 +273,11 @@ def test_video_table(tmp_path):
     assert reproduce("video-cross-entropy", tmp_path / "data", tmp_path / "to", *words) == 0
     entries = entries_of(tmp_path / "to")
     rows = [(entry["model"]["norm_place"], entry["model"]["norm"]) for entry in entries]
+    lstm = rows.pop(2)
+    assert lstm == ("post", "none")
     assert rows == [(place, norm) for place in ("post", "pre") for norm in ("none", "instance")]
-    assert {entry["model"]["positions"] for entry in entries} == {"sinusoidal"}
+    kinds = [(entry["model"]["decoder"], entry["model"]["positions"]) for entry in entries]
+    assert set(kinds) == {("transformer", "sinusoidal"), ("lstm", "none")}
     assert (
         "| 95 % interval | p, seeds | p, seeds and clips |"
         in (tmp_path / "to" / "video-cross-entropy.md").read_text()

@@ -21,18 +21,11 @@ from ngsan.config import (
     recipe_names,
     to_yaml,
 )
+from ngsan.reproduce.published import paper_millions
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
-
-PAPER_MILLIONS = {
-    "san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
-    "n-san": {1: 18.1, 2: 25.5, 4: 40.2, 6: 54.9},
-    "g-san": {4: 41.5},
-    "ng-san": {4: 41.5},
-}
-"""Parameter counts that the paper prints, in millions, by model and number of layers."""
 
 _SIZES = {"vocab_size": 20000, "answers": 3129, "feature_dim": 2048}
 """Sizes of VQA v2 and bottom-up features, for configurations that take them from a dataset."""
@@ -88,6 +81,7 @@ def _captioner(console: "Console", config: CaptionerConfig) -> None:
         "feature embedding": encoder.embed,
         "encoder layers": encoder.layers,
         "word embedding": decoder.embed,
+        "LSTM over words": getattr(decoder, "reader", None) or nn.Identity(),
         "decoder layers": decoder.layers if isinstance(decoder, WordDecoder) else decoder.cell,
         "output": decoder.output or nn.Identity(),
     }
@@ -100,7 +94,7 @@ def _captioner(console: "Console", config: CaptionerConfig) -> None:
     table.add_column("paper", justify="right")
     for name, keys in MODELS.items():
         millions = _millions(build_captioner(config.as_model(name)))
-        printed = PAPER_MILLIONS.get(name, {}).get(config.layers) if is_paper else None
+        printed = paper_millions(name, config.layers) if is_paper else None
         table.add_row(
             name.upper(),
             keys["norm"],

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from ngsan.atomic_io import folder_lock, write_text
@@ -406,6 +408,7 @@ def _measure_spice(
 
 
 def _print_table(report: "Report") -> None:
+    from ngsan.reproduce import published
     from ngsan.reproduce.report import (
         differences_header,
         differences_note,
@@ -423,7 +426,7 @@ def _print_table(report: "Report") -> None:
     _print_rows(
         console, title, header(report), rows(report), {"M", *report.metrics} - {table.metric}
     )
-    notes = [paper_note(report)]
+    notes = []
     if report.differences:
         heads = differences_header(report)
         _print_rows(console, "Differences", heads, differences_rows(report), {"seeds", heads[-1]})
@@ -431,6 +434,16 @@ def _print_table(report: "Report") -> None:
     for text in (*notes, missing_note(report)):
         if text:
             console.print(text, markup=False)
+    if table.published:
+        console.print(paper_note(table), markup=False)
+        printed = RichTable(
+            Column("in the paper", min_width=_LABEL), box=SIMPLE_HEAD, pad_edge=False
+        )
+        for head in published.columns(table.published):
+            printed.add_column(head, justify="right", no_wrap=True)
+        for cells in published.lines(table.published):
+            printed.add_row(*cells)
+        console.print(printed)
 
 
 def _print_rows(

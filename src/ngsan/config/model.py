@@ -44,6 +44,16 @@ BACKBONES = ("none", "efficientnet-lite0", "efficientnet-lite2")
 HUBS = ("hf", "timm")
 """The libraries of other backbones, as prefixes of their names: transformers and timm."""
 
+RECURRENT = ("up-down", "aoa", "lstm")
+"""The values of `CaptionerConfig.decoder` without decoder layers: a cell reads word by word."""
+
+_UNUSED = {
+    "up-down": ("norm", "geometry", "decoder_norm"),
+    "aoa": ("decoder_norm",),
+    "lstm": ("norm", "geometry", "decoder_norm", "positions"),
+}
+"""Keys that must be none with these decoders."""
+
 _STRIDE = 32
 """Side of a cell of our own backbones, in pixels."""
 
@@ -143,10 +153,12 @@ class CaptionerConfig(_NamedModel):
     """Whether relative geometry distinguishes left from right and above from below, unlike
     Eq. 8."""
 
-    decoder: Literal["transformer", "up-down", "aoa"] = "transformer"
-    """The Transformer's decoder, or a recurrent one for comparison. up-down: two LSTMs with
-    attention to the regions, without encoder layers (Anderson et al. 2018); aoa: an LSTM and an
-    encoder, both with attention on attention (Huang et al. 2019)."""
+    decoder: Literal["transformer", "mt", "up-down", "aoa", "lstm"] = "transformer"
+    """The Transformer's decoder, or another one for comparison. mt: the Transformer's with an LSTM
+    over the words in place of their positions (Yu et al. 2019); up-down: two LSTMs with attention
+    to the regions, without encoder layers (Anderson et al. 2018); aoa: an LSTM and an encoder, both
+    with attention on attention (Huang et al. 2019); lstm: an LSTM with attention, and LSTMs over
+    the frames of a clip in both directions as encoder layers (Wang et al. 2019)."""
 
     decoder_norm: Literal["none", "instance", "instance-affine", "batch", "layer"] = "none"
     """Norm of the queries in the decoder's self-attention. Instance and batch norm are errors:
@@ -175,8 +187,7 @@ class CaptionerConfig(_NamedModel):
         _check_even(self)
         self._check_frames()
         self._check_geometry()
-        unused = {"up-down": ("norm", "geometry", "decoder_norm"), "aoa": ("decoder_norm",)}
-        for name in unused.get(self.decoder, ()):
+        for name in _UNUSED.get(self.decoder, ()):
             if getattr(self, name) != "none":
                 raise ValueError(
                     f"{name}: {getattr(self, name)!r} cannot be used with decoder: "
@@ -219,14 +230,14 @@ class CaptionerConfig(_NamedModel):
                 f"positions: {self.positions!r} is for the frames of clips, and the backbone "
                 f"{self.backbone} makes cells of one image; set one of the two to none"
             )
-        if self.frame_grid and self.positions == "none":
+        if self.frame_grid and self.positions == "none" and self.decoder != "lstm":
             raise ValueError(
                 f"frame_grid: {self.frame_grid} is for the frames of clips, whose order needs "
                 "positions; set positions to sinusoidal"
             )
 
     def require_transformer(self, what: str) -> None:
-        """Raises a `ValueError` if the decoder is recurrent, which `what` does not support."""
+        """Raises a `ValueError` for another decoder, which `what` does not support."""
         if self.decoder != "transformer":
             raise ValueError(
                 f"decoder: {self.decoder!r}: {what} supports only models with the Transformer "

@@ -8,6 +8,7 @@ from torch import nn
 
 from ngsan.config import (
     PLUS_ONE,
+    RECURRENT,
     AnswererConfig,
     CaptionerConfig,
     TranslatorConfig,
@@ -27,7 +28,15 @@ from ngsan.nn.layers import (
     GuidedLayer,
 )
 from ngsan.nn.normalize import build_norm
-from ngsan.nn.recurrent import AoACell, Cell, RefiningLayer, UpDownCell
+from ngsan.nn.recurrent import (
+    AoACell,
+    AttentiveCell,
+    Cell,
+    FrameReader,
+    RefiningLayer,
+    UpDownCell,
+    WordReader,
+)
 
 if TYPE_CHECKING:
     from ngsan.vision.backbone import GridBackbone
@@ -148,12 +157,15 @@ def _region_encoder(config: CaptionerConfig) -> RegionEncoder:
             **more,
         )
 
-    def layer() -> EncoderLayer | RefiningLayer:
+    def layer() -> EncoderLayer | RefiningLayer | FrameReader:
+        if config.decoder == "lstm":
+            return FrameReader(config.dim, dropout=config.dropout)
         if config.decoder == "aoa":
             return RefiningLayer(attention(project=False), config.dim, **parts.residual)
         return parts.encoder_layer(attention())
 
     layers = [layer() for _ in range(0 if config.decoder == "up-down" else config.layers)]
+    has_residuals = not all(isinstance(layer, FrameReader) for layer in layers)
     return RegionEncoder(
         layers,
         feature_dim=config.feature_dim,
@@ -163,19 +175,21 @@ def _region_encoder(config: CaptionerConfig) -> RegionEncoder:
         positions=FramePositions(config.frame_cells) if config.positions != "none" else None,
         signed_geometry=config.signed_geometry,
         plus_one=plus_one,
-        final_norm=bool(layers) and parts.final_norm,
+        final_norm=has_residuals and parts.final_norm,
     )
 
 
 def _decoder(config: CaptionerConfig) -> Decoder:
     parts = Parts(config)
-    if config.decoder != "transformer":
+    if config.decoder in RECURRENT:
         # Imported here, as it brings PyTorch's compiler, which takes long to import.
         from ngsan.models.recurrent import RecurrentDecoder
 
         cell: Cell = UpDownCell(config.dim)
         if config.decoder == "aoa":
             cell = AoACell(parts.attention(project=False), config.dim)
+        elif config.decoder == "lstm":
+            cell = AttentiveCell(config.dim)
         return RecurrentDecoder(
             cell, vocab_size=config.vocab_size, dim=config.dim, dropout=config.dropout
         )
@@ -192,6 +206,7 @@ def _decoder(config: CaptionerConfig) -> Decoder:
         dim=config.dim,
         dropout=config.dropout,
         final_norm=parts.final_norm,
+        reader=WordReader(config.dim, dropout=config.dropout) if config.decoder == "mt" else None,
     )
 
 

@@ -17,7 +17,7 @@ from ngsan.nn.geometry import AbsoluteGeometry, FramePositions, check_regions, r
 from ngsan.nn.layers import EncoderLayer
 from ngsan.nn.masks import Packing, zero_padding
 from ngsan.nn.pooling import pool_boxes
-from ngsan.nn.recurrent import RefiningLayer
+from ngsan.nn.recurrent import FrameReader, RefiningLayer
 from ngsan.vision.backbone import is_folded
 
 
@@ -32,13 +32,13 @@ class Encoder(nn.Module):
 
 
 class RegionEncoder(Encoder):
-    """Dense layer and ReLU on the features, then layers of self-attention over the regions."""
+    """Dense layer and ReLU on the features, then layers over the regions, mostly self-attention."""
 
     takes_regions = True
 
     def __init__(
         self,
-        layers: Sequence[EncoderLayer | RefiningLayer],
+        layers: Sequence[EncoderLayer | RefiningLayer | FrameReader],
         *,
         feature_dim: int = 2048,
         dim: int = 512,
@@ -69,7 +69,8 @@ class RegionEncoder(Encoder):
         self.absolute, self.positions = absolute, positions
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
-        self.relative = any(layer.attention.score_bias is not None for layer in layers)
+        attending = [layer for layer in layers if not isinstance(layer, FrameReader)]
+        self.relative = any(layer.attention.score_bias is not None for layer in attending)
         self.needs_boxes = self.relative or absolute is not None
         self.signed_geometry, self.plus_one = signed_geometry, plus_one
 

@@ -17,6 +17,7 @@ from ngsan.nn.cache import Remembered, WordCache
 from ngsan.nn.geometry import sinusoidal
 from ngsan.nn.layers import DecoderLayer
 from ngsan.nn.masks import Packing
+from ngsan.nn.recurrent import WordReader
 
 
 class Ready(Protocol):
@@ -129,7 +130,10 @@ class StepsReady(NamedTuple):
 
 
 class WordDecoder(Decoder):
-    """Embedded words with sinusoidal positions, decoder layers, and scores over the vocabulary."""
+    """Embedded words in order, decoder layers, and scores over the vocabulary.
+
+    The order is that of sinusoidal positions, or of an LSTM that reads the words.
+    """
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class WordDecoder(Decoder):
         dropout: float = 0.1,
         final_norm: bool = False,
         shared_output: bool = False,
+        reader: WordReader | None = None,
     ) -> None:
         """Builds embedding and output around the layers.
 
@@ -150,10 +155,12 @@ class WordDecoder(Decoder):
             dropout: Dropout of the embedded words.
             final_norm: Whether a layer norm follows the last layer, as pre-norm layers need.
             shared_output: Whether the output shares the matrix of word vectors.
+            reader: Reads the embedded words in place of positions; None for positions.
         """
         super().__init__()
         self.embed = nn.Embedding(vocab_size, dim)
         self.dropout = nn.Dropout(dropout)
+        self.reader = reader
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.output = None if shared_output else nn.Linear(dim, vocab_size)
@@ -180,7 +187,11 @@ class WordDecoder(Decoder):
 
     def step(self, words: Tensor, cache: WordCache, ready: StepsReady) -> Tensor:
         """See `Decoder.step`."""
-        x = self._embed(words, cache.positions.index_select(0, cache.position.unsqueeze(0)))
+        if self.reader is None:
+            x = self._embed(words, cache.positions.index_select(0, cache.position.unsqueeze(0)))
+        else:
+            x, state = self.reader.step(self._embed(words), cache.reader.state)
+            cache.reader.write(state)
         cache.begin_word()
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
@@ -207,7 +218,13 @@ class WordDecoder(Decoder):
             head_dim=keys.shape[3],
             positions=self.positions(max_length),
             dtype=keys.dtype,
+            reader=() if self.reader is None else self._reader_state(keys.shape[0], width),
         )
+
+    def _reader_state(self, images: int, width: int) -> tuple[Tensor, Tensor]:
+        weight = self.embed.weight
+        shape = (images, width, weight.shape[1])
+        return weight.new_zeros(shape), weight.new_zeros(shape)
 
     def positions(self, count: int) -> Tensor:
         """(count, D) the embedded positions 0 to count - 1."""
@@ -222,6 +239,9 @@ class WordDecoder(Decoder):
 
     def _embed_real(self, words: Tensor, packing: Packing | None) -> Tensor:
         """(B, C, T) to (B, C, T, D), or packed to (M, D)."""
+        if self.reader is not None:
+            read: Tensor = self.reader(self._embed(words))
+            return read if packing is None else packing.pack(read)
         if packing is None:
             return self.embed_words(words)
         chosen = words.flatten().index_select(0, packing.places)
@@ -229,10 +249,10 @@ class WordDecoder(Decoder):
         positions = self.positions(max_length).index_select(0, packing.places % max_length)
         return self._embed(chosen, positions)
 
-    def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, words: Tensor, positions: Tensor | None = None) -> Tensor:
         # Scaled as in Vaswani et al. 2017, Section 3.4, so that positions do not drown words.
         x: Tensor = self.embed(words) * math.sqrt(self.embed.embedding_dim)
-        embedded: Tensor = self.dropout(x + positions.to(x.dtype))
+        embedded: Tensor = self.dropout(x if positions is None else x + positions.to(x.dtype))
         return embedded
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ngsan.models.decoder import Decoder, by_caption
 from ngsan.nn.attend import AttentionMaps
+from ngsan.nn.cache import StateCache
 from ngsan.nn.masks import Packing
 from ngsan.nn.recurrent import Cell
 
@@ -27,28 +28,6 @@ class RecurrentReady(NamedTuple):
         for mine, its in zip(self.kept, other.kept, strict=True):
             if mine is not None and its is not None:
                 mine.copy_(its)
-
-
-class StateCache:
-    """The cell's state for every caption.
-
-    Attributes:
-        state: The vectors of the state, (B, W, D) each.
-    """
-
-    def __init__(self, state: tuple[Tensor, ...]) -> None:
-        self.state = state
-
-    def clear(self) -> None:
-        """Forgets all words."""
-        for buffer in self.state:
-            buffer.zero_()
-
-    def reorder(self, parents: Tensor) -> None:
-        """Caption w of each image continues caption `parents[w]`, (B, W)."""
-        index = parents.unsqueeze(2)
-        for buffer in self.state:
-            buffer.copy_(buffer.gather(1, index.expand_as(buffer)))
 
 
 class RecurrentDecoder(Decoder):
@@ -112,8 +91,7 @@ class RecurrentDecoder(Decoder):
     def step(self, words: Tensor, cache: StateCache, ready: RecurrentReady) -> Tensor:
         """See `Decoder.step`."""
         x, state = self.cell(self._embed(words), cache.state, ready.kept)
-        for buffer, value in zip(cache.state, state, strict=True):
-            buffer.copy_(value)
+        cache.write(state)
         return self.exact_logits(self.dropout(x))
 
     def make_ready(self, memory: Tensor, mask: Tensor | None = None) -> RecurrentReady:

@@ -54,10 +54,38 @@ def remember(key: Tensor, value: Tensor, mask: Tensor | None) -> Remembered:
     return Remembered(key.contiguous(), value, view[:, None, None, :])
 
 
+class StateCache:
+    """The state of a recurrent part for every caption.
+
+    Attributes:
+        state: Its vectors, (B, W, D) each.
+    """
+
+    def __init__(self, state: tuple[Tensor, ...]) -> None:
+        self.state = state
+
+    def clear(self) -> None:
+        """Forgets all words."""
+        for buffer in self.state:
+            buffer.zero_()
+
+    def write(self, state: tuple[Tensor, ...]) -> None:
+        """Stores the state after one more word."""
+        for buffer, value in zip(self.state, state, strict=True):
+            buffer.copy_(value)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Caption w of each image continues caption `parents[w]`, (B, W)."""
+        index = parents.unsqueeze(2)
+        for buffer in self.state:
+            buffer.copy_(buffer.gather(1, index.expand_as(buffer)))
+
+
 class WordCache:
     """Keys and values of the generated words in every layer.
 
     Attributes:
+        reader: The state of an LSTM that reads the words; empty where positions are added.
         position: () position of the next word; on the device, so that a step is the same work at
             every position.
         layers: (2, B, H, S, K) for each layer: the keys, divided by sqrt(K), and the values.
@@ -75,8 +103,9 @@ class WordCache:
         head_dim: int,
         positions: Tensor,
         dtype: torch.dtype | None = None,
+        reader: tuple[Tensor, ...] = (),
     ) -> None:
-        self.width, self.positions = width, positions
+        self.width, self.positions, self.reader = width, positions, StateCache(reader)
         max_length, device = len(positions), positions.device
         slots = max_length * width
         slots += -slots % _ALIGNED
@@ -97,6 +126,7 @@ class WordCache:
         self.view.fill_(-math.inf)
         self.position.zero_()
         self._slots.copy_(self._first_slots)
+        self.reader.clear()
 
     def begin_word(self) -> None:
         """Makes the slot of the word at `position` visible to its caption."""
@@ -127,3 +157,4 @@ class WordCache:
         """
         index = parents[:, None, :, None].expand_as(self.view)
         self.view.copy_(self.view.gather(2, index))
+        self.reader.reorder(parents)

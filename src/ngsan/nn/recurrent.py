@@ -1,6 +1,7 @@
-"""Recurrent decoder cells: Up-Down and attention on attention (AoANet).
+"""Recurrent parts: cells of decoders, and LSTMs over frames or words.
 
-Shapes: `B` images, `N` regions, `W` captions per image, `D` model width.
+Shapes: `B` images, `N` regions or frames, `C` or `W` captions per image, `T` words, `D` model
+width.
 """
 
 import math
@@ -60,6 +61,17 @@ def mean_region(memory: Tensor, mask: Tensor | None) -> Tensor:
     return total / mask.sum(1, keepdim=True).clamp(min=1)
 
 
+def additive_mask(memory: Tensor, mask: Tensor | None) -> Tensor | None:
+    """(B, N) to add to scores: 0 for regions, minus infinity for padding; None without a mask.
+
+    An image without regions attends to its zero padding.
+    """
+    if mask is None:
+        return None
+    real = mask | ~mask.any(1, keepdim=True)
+    return torch.zeros_like(real, dtype=memory.dtype).masked_fill(~real, -math.inf)
+
+
 def lstm_step(cell: nn.LSTMCell, x: Tensor, hidden: Tensor, memory: Tensor) -> State:
     """One LSTM step of all captions: x (B, W, ...), hidden and memory (B, W, D) to new ones."""
     shape = hidden.shape
@@ -88,11 +100,7 @@ class UpDownCell(Cell):
     def remember(self, memory: Tensor, mask: Tensor | None = None) -> Kept:
         """See `Cell.remember`: regions, their keys, their mean, and the additive mask."""
         memory = zero_padding(memory, mask)
-        seen = None
-        if mask is not None:
-            # An image without regions attends to its zero padding.
-            real = mask | ~mask.any(1, keepdim=True)
-            seen = torch.zeros_like(real, dtype=memory.dtype).masked_fill(~real, -math.inf)
+        seen = additive_mask(memory, mask)
         return memory, self.of_region(memory), mean_region(memory, mask), seen
 
     def forward(self, word: Tensor, state: State, kept: Kept) -> tuple[Tensor, State]:
@@ -112,6 +120,115 @@ class UpDownCell(Cell):
         x = torch.cat((found, asked), -1)
         said, said_memory = lstm_step(self.language_lstm, x, said, said_memory)
         return said, (asked, asked_memory, said, said_memory)
+
+
+class AttentiveCell(Cell):
+    """The decoder of the VATEX baseline (Wang et al. 2019): an LSTM with attention to the frames.
+
+    The last output of the LSTM, projected, scores each frame by a dot product. The LSTM reads the
+    word and the mean of the frames, weighted by the softmax of the scores.
+    """
+
+    state_vectors = 2
+
+    def __init__(self, dim: int = 512) -> None:
+        super().__init__()
+        self.of_hidden = nn.Linear(dim, dim, bias=False)
+        self.lstm = nn.LSTMCell(2 * dim, dim)
+
+    def remember(self, memory: Tensor, mask: Tensor | None = None) -> Kept:
+        """See `Cell.remember`: frames and the additive mask."""
+        memory = zero_padding(memory, mask)
+        return memory, additive_mask(memory, mask)
+
+    def forward(self, word: Tensor, state: State, kept: Kept) -> tuple[Tensor, State]:
+        """See `Cell.forward`."""
+        hidden, memory = state
+        frames, seen = kept
+        assert frames is not None
+        scores = self.of_hidden(hidden) @ frames.transpose(1, 2)  # (B, W, N)
+        if seen is not None:
+            scores = scores + seen.unsqueeze(1)
+        found = scores.softmax(-1) @ frames
+        hidden, memory = lstm_step(self.lstm, torch.cat((word, found), -1), hidden, memory)
+        return hidden, (hidden, memory)
+
+
+class FrameReader(nn.Module):
+    """Two LSTMs over the frames of a clip, one in each direction, D / 2 wide each.
+
+    Padding changes nothing, wherever it is: each LSTM reads the real frames first.
+    """
+
+    def __init__(self, dim: int = 512, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.ahead = nn.LSTM(dim, dim // 2, batch_first=True)
+        self.back = nn.LSTM(dim, dim // 2, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        geometry: Tensor | None = None,
+        record: list[AttentionMaps] | None = None,
+    ) -> Tensor:
+        """(B, N, D) to (B, N, D), zero at padding.
+
+        Args:
+            x: (B, N, D) the frames in order.
+            mask: (B, N) boolean, True = a real frame, or None.
+            geometry: Ignored, as are the maps: there is no attention.
+            record: Ignored.
+        """
+        if not x.shape[1]:
+            return x
+        if mask is None:
+            ahead, back = self.ahead(x)[0], self.back(x.flip(1))[0].flip(1)
+            read: Tensor = self.dropout(torch.cat((ahead, back), -1))
+            return read
+        place = mask.long().cumsum(1) - 1  # of a real frame among the real ones
+        last = place[:, -1:]
+        order = mask.long().argsort(dim=1, descending=True, stable=True)  # real frames first
+        turned = order.gather(1, (last - torch.arange(x.shape[1], device=x.device)).clamp(min=0))
+        ahead = _taken(self.ahead(_taken(x, order))[0], place.clamp(min=0))
+        back = _taken(self.back(_taken(x, turned))[0], (last - place).clamp(min=0))
+        return zero_padding(self.dropout(torch.cat((ahead, back), -1)), mask)
+
+
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    """The rows (B, N, D) of x at places (B, N)."""
+    return x.gather(1, places.unsqueeze(2).expand(-1, -1, x.shape[2]))
+
+
+class WordReader(nn.Module):
+    """An LSTM over the words of each caption, in place of their positions (MT, Yu et al. 2019)."""
+
+    def __init__(self, dim: int = 512, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dim, dim, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """(B, C, T, D) to (B, C, T, D)."""
+        read: Tensor = self.dropout(self.lstm(words.flatten(0, 1))[0])
+        return read.view(words.shape)
+
+    def step(self, word: Tensor, state: State) -> tuple[Tensor, State]:
+        """One more word of each caption.
+
+        Args:
+            word: (B, W, D).
+            state: Output and memory of the LSTM, (B, W, D) each; zeros before the first word.
+
+        Returns:
+            (B, W, D), and the new state.
+        """
+        hidden, memory = (part.flatten(0, 1).unsqueeze(0) for part in state)
+        read, (hidden, memory) = self.lstm(word.flatten(0, 1).unsqueeze(1), (hidden, memory))
+        new = hidden.view(word.shape), memory.view(word.shape)
+        return self.dropout(read.view(word.shape)), new
 
 
 class AttentionGate(nn.Module):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ngsan.config import ANSWERING
+from ngsan.reproduce import published
 from ngsan.reproduce.differences import Difference, Measured, differences, measured_rows
 from ngsan.reproduce.ledger import Ledger
 from ngsan.reproduce.runs import Wanted, check_reported
@@ -198,8 +199,7 @@ def to_markdown(report: Report) -> str:
     lines = [
         f"### {table.title}",
         "",
-        f"{where}. Means over the seeds ± standard deviation; M: millions of parameters. "
-        f"{paper_note(report)}".rstrip(),
+        f"{where}. Means over the seeds ± standard deviation; M: millions of parameters.",
         "",
         *_markdown(header(report), rows(report)),
     ]
@@ -208,6 +208,9 @@ def to_markdown(report: Report) -> str:
         lines += ["", differences_note(report), "", *_markdown(heads, cells)]
     for note in (*power_notes(report), missing_note(report)):
         lines += ["", note] if note else []
+    if table.published:
+        heads = ["in the paper", *published.columns(table.published)]
+        lines += ["", paper_note(table), "", *_markdown(heads, published.lines(table.published))]
     return "\n".join(lines) + "\n"
 
 
@@ -220,11 +223,9 @@ def _markdown(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]
     ]
 
 
-def paper_note(report: Report) -> str:
-    """A sentence about the data of the paper's values; empty if there are none."""
-    if not _paper_metric(report):
-        return ""
-    return f"The paper's values are of {report.table.paper_of}."
+def paper_note(table: Table) -> str:
+    """A sentence about the data of the paper's values."""
+    return f"The paper's values are of {table.paper_of}."
 
 
 def missing_note(report: Report) -> str:
@@ -285,6 +286,16 @@ def to_csv(report: Report) -> str:
             for seed, value in zip(line.seeds, cell.values, strict=True):
                 about_it = (line.label, line.parameters, seed, report.split, report.table.phase)
                 writer.writerow([*about_it, metric, value, paper])
+    beside = {
+        (line.label, metric)
+        for line in report.lines
+        for metric, cell in line.cells.items()
+        if cell.paper is not None
+    }
+    for label, values in report.table.published.items():
+        for metric, value in values.items():
+            if (label, metric) not in beside:
+                writer.writerow([label, *[""] * 4, metric, "", value])
     return text.getvalue()
 
 

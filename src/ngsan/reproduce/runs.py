@@ -181,7 +181,9 @@ def fitted_to_ledger(base: Any, ledger: Ledger) -> Fitted:
 
 def run_of(row: Row, base: Any, seed: int) -> Any:
     """The run of a row."""
-    model = from_dict(type(base.model), {**dataclasses.asdict(base.model), **row.model})
+    values = dataclasses.asdict(base.model)
+    twice = {name: 2 * values[name] for name in row.doubled}
+    model = from_dict(type(base.model), {**values, **twice, **row.model})
     data = dataclasses.replace(base.data, **row.data)
     return dataclasses.replace(base, model=model, data=data, seed=seed)
 

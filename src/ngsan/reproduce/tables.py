@@ -16,6 +16,8 @@ from ngsan.config import (
     TRANSLATORS,
     read_recipe,
 )
+from ngsan.reproduce import published
+from ngsan.reproduce.published import Values
 
 AFTER_SELF_CRITICAL = "Karpathy's test split after self-critical learning"
 """The data of the paper's values of image captions: stated for Table 6, and SAN has the same values
@@ -24,85 +26,7 @@ in all others."""
 GIVEN = "given"
 """The boxes of regions as they are; see `DataConfig.boxes`."""
 
-Values = Mapping[str, float]
-
-
-def _captions(bleu: float, meteor: float, rouge: float, cider: float) -> Values:
-    return {"BLEU-4": bleu, "METEOR": meteor, "ROUGE-L": rouge, "CIDEr": cider}
-
-
-_SAN = _captions(38.4, 28.6, 58.4, 128.6)
-_N_SAN = _captions(39.3, 29.1, 58.9, 130.8)
-_G_SAN = _captions(39.3, 29.2, 59.0, 131.4)
-_NG_SAN = _captions(39.9, 29.3, 59.2, 132.1)
-
-PAPER_LAYERS: Mapping[str, Values] = {
-    "SAN, L = 1": _captions(36.8, 28.0, 57.6, 123.4),
-    "N-SAN, L = 1": _captions(38.2, 28.6, 58.2, 127.2),
-    "SAN, L = 2": _captions(38.2, 28.5, 58.3, 127.1),
-    "N-SAN, L = 2": _captions(38.9, 28.9, 58.6, 129.7),
-    "SAN, L = 4": _SAN,
-    "N-SAN, L = 4": _N_SAN,
-    "SAN, L = 6": _captions(38.6, 28.6, 58.5, 128.8),
-    "N-SAN, L = 6": _captions(39.3, 29.2, 59.1, 131.1),
-}
-"""Table 1."""
-
-PAPER_NORMS: Mapping[str, Values] = {
-    "none (SAN)": _SAN,
-    "layer norm": _captions(38.5, 28.6, 58.3, 128.2),
-    "batch norm": _captions(38.8, 28.9, 58.7, 129.4),
-    "instance norm with affine": _captions(39.4, 29.2, 59.0, 130.7),
-    "instance norm (N-SAN)": _N_SAN,
-}
-"""Table 2."""
-
-PAPER_QUERY_KEY: Mapping[str, Values] = {
-    "neither (SAN)": _SAN,
-    "query (N-SAN)": _N_SAN,
-    "key": _captions(39.2, 29.0, 58.8, 130.1),
-    "query and key": _captions(39.4, 29.1, 58.8, 130.7),
-}
-"""Table 3."""
-
-PAPER_GEOMETRY: Mapping[str, Values] = {
-    "none (SAN)": _SAN,
-    "absolute": _captions(38.3, 28.5, 58.4, 128.4),
-    "content-independent": _captions(39.2, 29.1, 58.9, 131.0),
-    "key-dependent": _captions(38.9, 29.0, 58.8, 129.5),
-    "query-dependent (G-SAN)": _G_SAN,
-}
-"""Table 4."""
-
-PAPER_MODELS: Mapping[str, Values] = {
-    "SAN": _SAN,
-    "N-SAN": _N_SAN,
-    "G-SAN": _G_SAN,
-    "NG-SAN": _NG_SAN,
-    "Up-Down": _captions(36.3, 27.7, 56.9, 120.1),
-    # The published values of ORT come from its program.
-    "ORT with its box-scale bug": _captions(38.6, 28.7, 58.4, 128.3),
-    "AoA": _captions(38.9, 29.2, 58.8, 129.8),
-}
-"""Table 6."""
-
-PAPER_VIDEO: Mapping[str, Values] = {
-    "Transformer": _captions(30.6, 22.3, 48.4, 53.4),
-    "Transformer + NSA": _captions(31.0, 22.7, 49.0, 57.1),
-}
-"""Table 7."""
-
-PAPER_TRANSLATION: Mapping[str, Values] = {
-    "Transformer": {"tokenised BLEU": 27.56},
-    "Transformer + NSA": {"tokenised BLEU": 27.92},
-}
-"""Table 8."""
-
-PAPER_VQA: Mapping[str, Values] = {
-    "MCAN": {"accuracy": 70.83},
-    "MCAN + GSA": {"accuracy": 71.28},
-}
-"""Table 9, whose other column, test-dev, has 70.54 and 70.76."""
+_SYSTEMS = f"{AFTER_SELF_CRITICAL}; c5 and c40 are CIDEr on COCO's test server (Table 5)"
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE")
 """The default metrics of a table; those that some of its runs lack are omitted."""
@@ -125,6 +49,9 @@ class Row:
     data: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the data's configuration to change in the recipe."""
 
+    doubled: tuple[str, ...] = ()
+    """Sizes of the model that are twice the recipe's."""
+
     def fits(self, model: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
         """Whether the configurations of a model and of its data have the keys of this row."""
         boxes = self.data.get("boxes", GIVEN) == data.get("boxes", GIVEN)
@@ -143,6 +70,9 @@ class Table:
     """Its number in the paper."""
 
     rows: tuple[Row, ...]
+    published: Mapping[str, Values] = field(default_factory=dict)
+    """All rows of the paper's table, with its values; also of systems that are not among `rows`."""
+
     paper_of: str = ""
     """The data of the paper's values, if it prints any."""
 
@@ -202,11 +132,10 @@ def _named(model: str, **more: Any) -> dict[str, Any]:
 
 
 def _rows(
-    models: Mapping[str, Mapping[str, Any]], printed: Mapping[str, Values] | None = None
+    models: Mapping[str, Mapping[str, Any]], printed: Mapping[str, Values]
 ) -> tuple[Row, ...]:
     """Rows of labels and models, with the paper's values for these labels."""
-    known = printed or {}
-    return tuple(Row(label, model, known.get(label, {})) for label, model in models.items())
+    return tuple(Row(label, model, printed.get(label, {})) for label, model in models.items())
 
 
 PRE_NORM = ", pre-norm"
@@ -253,6 +182,7 @@ def _captioning(
     pairs += [(label, _pre(first)) for label in once]
     more["contrasts"] = tuple(pairs)
     more.setdefault("paper_of", AFTER_SELF_CRITICAL if printed else "")
+    more["published"] = known
     after = Table(name, title, place, tuple(rows), **more)
     before = dataclasses.replace(after, name=f"{name}-{CROSS_ENTROPY}", phase=CROSS_ENTROPY)
     return after, before
@@ -323,6 +253,7 @@ _OTHERS = {
     "ORT with its box-scale bug": _named("san", geometry=PLUS_ONE),
     "Up-Down": _named("san", decoder="up-down"),
     "AoA": _named("san", decoder="aoa"),
+    "MT": _named("san", decoder="mt", layers=6),
     "NG-SAN": _named("ng-san"),
 }
 
@@ -334,7 +265,8 @@ TABLES: dict[str, Table] = {
             "The four models",
             "Table 6",
             _MODELS,
-            PAPER_MODELS,
+            published.SYSTEMS,
+            paper_of=_SYSTEMS,
             contrasts=[("NG-SAN", "G-SAN"), ("G-SAN", "G-SAN, permuted boxes")],
         ),
         *_captioning(
@@ -342,21 +274,21 @@ TABLES: dict[str, Table] = {
             "The geometric bias",
             "Table 4",
             _GEOMETRY,
-            PAPER_GEOMETRY,
+            published.GEOMETRY,
             contrasts=[
                 ("query-dependent (G-SAN)", f"query-dependent, {control}")
                 for control in ("permuted boxes", "plain initialisation", "signed")
             ]
             + [("query-dependent (G-SAN)", "absolute")],
         ),
-        *_captioning("norms", "The norm inside self-attention", "Table 2", _NORMS, PAPER_NORMS),
-        *_captioning("query-key", "What is normalised", "Table 3", _QUERY_KEY, PAPER_QUERY_KEY),
+        *_captioning("norms", "The norm inside self-attention", "Table 2", _NORMS, published.NORMS),
+        *_captioning("query-key", "What is normalised", "Table 3", _QUERY_KEY, published.QUERY_KEY),
         *_captioning(
             "layers",
             "SAN and N-SAN by the number of layers",
             "Table 1",
             _LAYERS,
-            PAPER_LAYERS,
+            published.LAYERS,
             against={f"N-SAN, L = {layers}": f"SAN, L = {layers}" for layers in _DEPTHS},
             figure="layers",
         ),
@@ -365,7 +297,8 @@ TABLES: dict[str, Table] = {
             "Other methods on the same features",
             "Table 6",
             _OTHERS,
-            PAPER_MODELS,
+            published.SYSTEMS,
+            paper_of=_SYSTEMS,
             once=("Up-Down",),
         ),
         *_captioning(
@@ -379,8 +312,13 @@ TABLES: dict[str, Table] = {
             "video",
             "Captions of clips",
             "Table 7",
-            {"Transformer": {"norm": "none"}, "Transformer + NSA": {"norm": "instance"}},
-            PAPER_VIDEO,
+            {
+                "Transformer": {"norm": "none"},
+                "Transformer + NSA": {"norm": "instance"},
+                "VATEX LSTM": _named("san", decoder="lstm", positions="none"),
+            },
+            published.VIDEO,
+            once=("VATEX LSTM",),
             paper_of="VATEX",
             recipe="vatex-nsa",
             unit="clips",
@@ -394,9 +332,18 @@ TABLES: dict[str, Table] = {
                     "Transformer": TRANSLATORS["transformer"],
                     "Transformer + NSA": TRANSLATORS["transformer-nsa"],
                 },
-                PAPER_TRANSLATION,
+                published.TRANSLATION,
+            )
+            + (
+                Row(
+                    "Transformer-Big",
+                    TRANSLATORS["transformer"] | {"dropout": 0.3},
+                    published.TRANSLATION["Transformer-Big"],
+                    doubled=("dim", "heads", "hidden_dim"),
+                ),
             ),
-            paper_of="WMT14's newstest2014, English to German, tokenised BLEU",
+            published=published.TRANSLATION,
+            paper_of="WMT14's newstest2014, English to German",
             recipe="multi30k-nsa",
             phase=CROSS_ENTROPY,
             metrics=("BLEU", "tokenised BLEU"),
@@ -416,9 +363,10 @@ TABLES: dict[str, Table] = {
                     },
                     "MCAN + GSA": ANSWERERS["mcan-gsa"],
                 },
-                PAPER_VQA,
+                published.VQA,
             ),
-            paper_of="all of VQA-v2, test-std",
+            published=published.VQA,
+            paper_of="all of VQA-v2; accuracy is that of test-std",
             compared_with="MCAN",
             recipe="mcan-gsa",
             phase=ANSWERING,
