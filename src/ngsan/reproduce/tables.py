@@ -327,14 +327,14 @@ TABLES: dict[str, Table] = {
             "translation",
             "Translation",
             "Table 8",
-            _rows(
-                {
-                    "Transformer": TRANSLATORS["transformer"],
-                    "Transformer + NSA": TRANSLATORS["transformer-nsa"],
-                },
-                published.TRANSLATION,
-            )
-            + (
+            (
+                *_rows(
+                    {
+                        "Transformer": TRANSLATORS["transformer"],
+                        "Transformer + NSA": TRANSLATORS["transformer-nsa"],
+                    },
+                    published.TRANSLATION,
+                ),
                 Row(
                     "Transformer-Big",
                     TRANSLATORS["transformer"] | {"dropout": 0.3},
