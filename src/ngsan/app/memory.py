@@ -5,8 +5,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _ARENAS = 2
+_LARGE = 1 << 20
+"""Bytes from which a piece of memory goes back to the system as soon as it is freed."""
 
 
 def limit_memory() -> None:
@@ -15,7 +17,9 @@ def limit_memory() -> None:
     Call it before a model is opened. Otherwise each graph keeps the most that it ever needed.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_ARENA_MAX, _ARENAS)
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE)
     runtime: Any = import_module("onnxruntime")
     info = runtime.OrtMemoryInfo(
         "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
