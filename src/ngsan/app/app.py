@@ -20,6 +20,7 @@ from ngsan.app.schemas import Health, ModelList, answers, problems
 from ngsan.app.settings import ServeSettings
 from ngsan.app.site_routes import add_site_routes
 from ngsan.app.studio import SceneStudio
+from ngsan.predict.manifest import needs_torch
 from ngsan.vision.decoding import DecodingService
 
 DESCRIPTION = """Captions photographs and drawn scenes, and shows the attention of the models.
@@ -88,8 +89,9 @@ def build_app(
 async def _open_early(context: Context, scenes: SceneModels) -> None:
     # The second eye and the maps: opening them takes memory for a moment, rather now than later.
     await context.detectors.run(context.model.captioner.sides)
-    with suppress(ValueError):  # a request reports it
-        await context.explainers.run(lambda: context.explainer)
+    if not needs_torch(context.model.folder, None):
+        with suppress(ValueError):  # a request reports it
+            await context.explainers.run(lambda: context.explainer)
     with suppress(ApiError):  # without them, the server still captions photographs
         await scenes.run(lambda _: None)
 
