@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ngsan.cli.reproduce import write_examples
+from ngsan.cli.reproduce_output import write_examples
 from ngsan.reproduce.ledger import LEDGER, WRITTEN, Ledger, Written
 from ngsan.reproduce.tables import EXAMPLES
 from ngsan.text.answers import agreement

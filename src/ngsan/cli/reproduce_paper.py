@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngsan.atomic_io import write_text
 from ngsan.cli.output import note
-from ngsan.cli.reproduce import (
+from ngsan.cli.reproduce_output import (
     draw_weights,
     make_missing,
     write_examples,
