@@ -28,7 +28,8 @@ from ngsan.data.synthetic.render import render_moving
 from ngsan.predict.backend_onnx import OnnxBackend
 from ngsan.predict.captioner import PHOTO_MODEL
 from ngsan.predict.clips import FrameDescriber
-from ngsan.vision.clips import FRAMES, evenly
+from ngsan.vision.clips import FRAMES
+from ngsan.vision.frames import evenly
 
 SPLITS = ("train", "val", "test")
 BATCH = 50

@@ -113,7 +113,7 @@ def test_cached_features_give_the_same_model_as_pixels(folder, trained, tmp_path
 
 
 def test_frozen_backbone_without_augmentation_runs_once_per_image(folder, tmp_path, monkeypatch):
-    from ngsan.vision.backbone import GridBackbone
+    from ngsan.vision.grid import GridBackbone
 
     batch_sizes = []
     forward = GridBackbone.forward

@@ -12,12 +12,12 @@ from ngsan.export.tracing import OPSET
 from ngsan.vision.backbone import (
     SCALES,
     EfficientNetLite,
-    GridBackbone,
     build_backbone,
     fold_norms,
     load_published,
     published_weights,
 )
+from ngsan.vision.grid import GridBackbone
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from ngsan.vision import clips
-from ngsan.vision.clips import decode_clip, evenly, find_clips, is_clip, open_clip
+from ngsan.vision.clips import find_clips, is_clip, open_clip
+from ngsan.vision.frames import _decoded, decode_clip, evenly
 from ngsan.vision.images import ImageError, to_square
 
 SIZE = 64
@@ -170,7 +171,7 @@ def test_huge_animations_are_rejected_before_decoding(tmp_path, monkeypatch):
     with pytest.raises(ImageError, match=r"vast\.gif: .*(65535 x 65535|too many pixels)"):
         open_clip(tmp_path / "vast.gif")
     path = save_moving(tmp_path / "many.gif", bars(30))
-    monkeypatch.setattr(clips, "MAX_DECODED", 30 * 48 * 64 - 1)
+    monkeypatch.setattr("ngsan.vision.frames.MAX_DECODED", 30 * 48 * 64 - 1)
     with pytest.raises(ImageError, match=r"30 frames of 64 x 48 exceed"):
         decode(path, frames=6, size=SIZE)
     monkeypatch.setattr(clips, "MAX_FRAMES", 4)
@@ -198,10 +199,11 @@ def test_long_videos_are_sampled_by_seeking(tmp_path, monkeypatch):
     path = save_video(tmp_path / "a.mp4", bars(200))
     whole = open_clip(path, frames=6, size=SIZE)
     decoded = []
-    monkeypatch.setattr(clips, "_MAX_WHOLE", 1)
-    plain = clips._decoded
+    monkeypatch.setattr("ngsan.vision.frames._MAX_WHOLE", 1)
+    plain = _decoded
     monkeypatch.setattr(
-        clips, "_decoded", lambda *some: (decoded.append(1) or one for one in plain(*some))
+        "ngsan.vision.frames._decoded",
+        lambda *some: (decoded.append(1) or one for one in plain(*some)),
     )
     sought = decode(path, frames=6, size=SIZE)
     assert np.abs(bar_position(whole) - bar_position(sought)).max() < 0.05
@@ -244,10 +246,10 @@ def test_audio_without_video_is_rejected(tmp_path):
 
 def test_too_long_videos_are_rejected(tmp_path, monkeypatch):
     path = save_video(tmp_path / "a.mp4", bars(40))
-    monkeypatch.setattr(clips, "MAX_DECODED", 20 * 48 * 64)
+    monkeypatch.setattr("ngsan.vision.frames.MAX_DECODED", 20 * 48 * 64)
     with pytest.raises(ImageError, match="more than 20 frames of 64 x 48"):
         decode(path, frames=5, size=SIZE)
-    monkeypatch.setattr(clips, "MAX_PIXELS", 48 * 64 - 1)
+    monkeypatch.setattr("ngsan.vision.frames.MAX_PIXELS", 48 * 64 - 1)
     with pytest.raises(ImageError, match="its size 64 x 48 exceeds"):
         decode(path, frames=5, size=SIZE)
 
@@ -273,6 +275,6 @@ def test_missing_package_raises(tmp_path, monkeypatch):
         raise ImportError(name)
 
     (tmp_path / "a.mp4").write_bytes(b"")
-    monkeypatch.setattr(clips, "import_module", missing)
+    monkeypatch.setattr("ngsan.vision.frames.import_module", missing)
     with pytest.raises(ImageError, match=r"PyAV: pip install 'ngsan\[video\]'"):
         decode(tmp_path / "a.mp4", frames=5, size=SIZE)

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from ngsan.export.tracing import write_graph
 from ngsan.models.quantize import MIN_ROW, MIN_SIZE, quantize_rows, sensitive_weights
-from ngsan.vision.backbone import GridBackbone, build_backbone, fold_norms
+from ngsan.vision.backbone import build_backbone, fold_norms
+from ngsan.vision.grid import GridBackbone
 
 SIZE = 256
 """S, for which the network's features are made; training copies have this size."""

@@ -39,7 +39,7 @@ from ngsan.nn.recurrent import (
 )
 
 if TYPE_CHECKING:
-    from ngsan.vision.backbone import GridBackbone
+    from ngsan.vision.grid import GridBackbone
 
 Config = TypeVar("Config", CaptionerConfig, TranslatorConfig, AnswererConfig)
 

@@ -113,7 +113,7 @@ def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) ->
 
 def _decode(source: Any, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int, int]]:
     if "frames" in head:
-        from ngsan.vision.clips import decode_clip
+        from ngsan.vision.frames import decode_clip
 
         (side,) = head["sides"]
         return [decode_clip(source, head["suffix"], frames=head["frames"], size=side)], (0, 0)

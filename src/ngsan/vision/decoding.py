@@ -153,7 +153,7 @@ class DecodingService:
         return Picture(Image.fromarray(pixels), size)
 
     def clip(self, path: str | Path, *, frames: int, side: int) -> Pixels:
-        """Frames (T, S, S, 3) of a video or an animated image; see `ngsan.vision.clips`."""
+        """Frames (T, S, S, 3) of a video or an animated image; see `ngsan.vision.frames`."""
         (pixels,), _ = self._read(path, sides=(side,), frames=frames, suffix=Path(path).suffix)
         return pixels
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ngsan.vision.backbone import ConvNorm, GridBackbone
+from ngsan.vision.backbone import ConvNorm
 from ngsan.vision.detector import SHIPPED_DETECTOR, optional
+from ngsan.vision.grid import GridBackbone
 
 NAME = "efficientnet-lite2"
 """The only backbone with these weights."""

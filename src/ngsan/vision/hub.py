@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ngsan.vision.backbone import GridBackbone
+from ngsan.vision.grid import GridBackbone
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from ngsan.data.pictures import PictureStore
 from ngsan.data.resident import ResidentDataset, Seen
 from ngsan.data.store import FeatureStore, Regions
 from ngsan.threads import WorkerThreads
-from ngsan.vision.backbone import GridBackbone
 from ngsan.vision.decoding import shared_service
+from ngsan.vision.grid import GridBackbone
 from ngsan.vision.images import ImageError
 from ngsan.vision.regions import WHOLE, first_boxes
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ngsan.data.store import Regions
 from ngsan.nn.pooling import pool_boxes
-from ngsan.vision.backbone import GridBackbone
+from ngsan.vision.grid import GridBackbone
 from ngsan.vision.images import to_square
 from ngsan.vision.regions import Boxes
 from ngsan.vision.sources import frozen, weights_hash

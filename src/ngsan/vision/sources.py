@@ -16,8 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ngsan.data.store import Regions
-from ngsan.vision.backbone import GridBackbone, Top, build_backbone, fold_norms
+from ngsan.vision.backbone import Top, build_backbone, fold_norms
 from ngsan.vision.detector import open_graph
+from ngsan.vision.grid import GridBackbone
 from ngsan.vision.hub import LIBRARIES
 from ngsan.vision.images import to_square
 from ngsan.vision.regions import RegionSource
