@@ -1,6 +1,7 @@
 """Imports between parts of the package follow one direction."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "ngsan"
@@ -155,6 +156,17 @@ def test_imports_follow_one_direction():
         if bad := used - {part} - ALLOWED[part]:
             wrong.append(f"{path.relative_to(SOURCE)} imports {', '.join(sorted(bad))}")
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    modules = {
+        ".".join(("ngsan", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path
+        for path in FILES
+    }
+    graph = {name: set(imports_of(path)) & modules.keys() for name, path in modules.items()}
+    TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
 
 
 def test_config_and_text_need_no_torch():
