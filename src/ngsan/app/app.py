@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from ngsan import __version__
 from ngsan.app.context import Context, ServedModel
@@ -129,14 +129,8 @@ def _add_status_routes(app: FastAPI, context: Context, scenes: SceneModels) -> N
     @app.get(
         "/metrics",
         summary="Counters for Prometheus",
-        response_model=None,
-        responses={
-            200: {
-                "content": {"text/plain": {"schema": {"type": "string"}}},
-                "description": "Text.",
-            },
-            **problems(400, 401),
-        },
+        response_class=PlainTextResponse,
+        responses={200: {"description": "Text."}, **problems(400, 401)},
     )
     async def metrics() -> Response:
         """Requests by route and status, times, batches, queue and memory."""
