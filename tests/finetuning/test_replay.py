@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ngsan.finetuning.encoded import Start, top_of
-from ngsan.finetuning.replay import REPLAY, available, read_replay, test_card, write_replay
+from ngsan.finetuning.replay import REPLAY, available, read_replay, test_card, unlike, write_replay
 from ngsan.finetuning.task import ReplayLoss
 from ngsan.predict.backend_onnx import OnnxBackend
 from ngsan.predict.captioner import PHOTO_MODEL
@@ -42,6 +42,23 @@ def test_the_shipped_pictures_are_those_of_the_shipped_backbone():
     cells = read_replay(card, 3)
     assert cells.shape == (3, 64, 352)
     assert available(REPLAY) == 400
+
+
+def test_pictures_of_the_users_own_kind_are_not_replayed():
+    random = np.random.default_rng(0)
+    kinds = random.normal(size=(4, 32)) * 3
+
+    def pictures(kind, count):
+        return (kinds[kind] + random.normal(size=(count, 32))).astype(np.float32)
+
+    mine = np.concatenate((pictures(0, 40), pictures(1, 40)))
+    ordinary = np.concatenate([pictures(kind, 50) for kind in range(4)])
+    kept = np.bincount(unlike(mine, ordinary) // 50, minlength=4)
+    assert (kept[2:] == 50).all()
+    assert 40 <= kept[:2].sum() <= 60
+    # Alone, with the same picture many times, and with pictures unlike any ordinary one.
+    assert len(unlike(np.repeat(mine[:1], 30, 0), ordinary)) == 200
+    assert len(unlike(-20 * np.eye(32, dtype=np.float32)[:20], ordinary)) > 190
 
 
 def test_the_loss_is_that_of_its_definition(rounded):

@@ -1,6 +1,6 @@
 """The data of a fine-tuning run: pictures encoded once, and their captions, as a dataset folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ngsan.data.store_writer import StoreWriter
 from ngsan.finetuning.encoded import PhotoReader, Start
 from ngsan.finetuning.job import Job
 from ngsan.finetuning.plan import names_a_side
-from ngsan.finetuning.replay import read_replay, test_card
+from ngsan.finetuning.replay import available, read_replay, test_card, unlike
 from ngsan.finetuning.task import REPLAYED
 from ngsan.predict.captioner import PHOTO_DECODING, Captioner, load
 from ngsan.text.articles import with_articles
@@ -47,7 +47,7 @@ def write_data(work: Path, job: Job, start: Start, threads: int | None, listen: 
         ValueError: Too few pictures are left.
     """
     reader = PhotoReader(start, job.plan.layers, threads=threads)
-    cells = replayed_cells(reader, job, start)
+    cells = _ordinary_cells(reader, start) if job.plan.replay else np.zeros((0,), np.float32)
     _encode(work, job, reader, cells, listen)
     store = FeatureStore(work)
     every = (*job.train, *job.held_out)
@@ -55,14 +55,29 @@ def write_data(work: Path, job: Job, start: Start, threads: int | None, listen: 
     if bad:
         job = job.without({photo.id for photo in bad})
         job.problems.append(f"skipped {len(bad)}: unreadable picture (first: {bad[0].path})")
-    _write_captions(work, job, _self_captions(start, cells, job.plan.copies, threads))
+    chosen = _to_replay(store, job, len(cells))
+    captions = _self_captions(start, cells[chosen], job.plan.copies, threads)
+    names = _replay_ids(chosen, job.plan.copies)
+    _write_captions(work, job, dict(zip(names, captions, strict=True)))
     return job
 
 
-def replayed_cells(reader: PhotoReader, job: Job, start: Start) -> NDArray[np.float32]:
-    """The cells of the pictures that are replayed."""
+def _ordinary_cells(reader: PhotoReader, start: Start) -> NDArray[np.float32]:
+    """The cells of the ordinary pictures."""
     card = reader.cells(test_card(start.config.image_size)[None])[0]
-    return read_replay(card, job.plan.replay)
+    return read_replay(card, available())
+
+
+def _to_replay(store: FeatureStore, job: Job, ordinary: int) -> list[int]:
+    """The numbers of the ordinary pictures that are replayed, of a number of them."""
+    if not ordinary:
+        return []
+    mine, others = (
+        np.stack([store[name].features.mean(0, dtype=np.float32) for name in names])
+        for names in ([photo.id for photo in job.train], _replay_ids(range(ordinary), 1))
+    )
+    chosen: list[int] = unlike(mine, others)[: job.plan.replay].tolist()
+    return chosen
 
 
 def _encode(
@@ -71,7 +86,7 @@ def _encode(
     """Writes the feature store."""
     files = {photo.id: photo.path for photo in (*job.train, *job.held_out)}
     mirrored = {photo.id + _MIRROR: photo.path for photo in job.train if job.plan.mirror}
-    replayed = _replay_ids(len(cells), job.plan.copies)
+    replayed = _replay_ids(range(len(cells)), job.plan.copies)
     wanted = [*files, *mirrored, *replayed]
     old = _old_store(work, reader.source)
     if old is not None and all(name in old for name in wanted):
@@ -107,7 +122,7 @@ def _old_store(work: Path, source: str) -> FeatureStore | None:
     return store if store.source == source else None
 
 
-def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> None:
+def _write_captions(work: Path, job: Job, replayed: Mapping[str, tuple[str, ...]]) -> None:
     """Writes the captions and the vocabulary, which has the new words."""
     words = [*job.vocabulary.words, *(word for word, _ in job.words.new)]
     if UNKNOWN not in words:
@@ -118,9 +133,7 @@ def _write_captions(work: Path, job: Job, replayed: list[tuple[str, ...]]) -> No
         sideless = tuple(text for text in photo.captions if not names_a_side(text))
         if job.plan.mirror and sideless:
             records.append(ImageCaptions(photo.id + _MIRROR, "train", sideless))
-    names = _replay_ids(len(replayed) // job.plan.copies, job.plan.copies)
-    for name, captions in zip(names, replayed, strict=True):
-        records.append(ImageCaptions(name, "train", captions))
+    records += [ImageCaptions(name, "train", captions) for name, captions in replayed.items()]
     write_captions(work, records, overwrite=True)
     vocabulary = Vocabulary(words, origin=job.vocabulary.origin)
     vocabulary.save(work / VOCABULARY)
@@ -146,6 +159,6 @@ def _self_captions(
     return found
 
 
-def _replay_ids(count: int, copies: int) -> list[str]:
+def _replay_ids(numbers: Sequence[int], copies: int) -> list[str]:
     """The ids of replayed pictures, each of which has a number of copies; copy by copy."""
-    return [f"{REPLAYED}{copy}-{number}" for copy in range(copies) for number in range(count)]
+    return [f"{REPLAYED}{copy}-{number}" for copy in range(copies) for number in numbers]

@@ -26,13 +26,13 @@ HELD_OUT, MIN_HELD_OUT, MAX_HELD_OUT = 0.15, 5, 200
 FEW = 300
 """Fewer pictures are mirrored, too, and pass by more often."""
 
-SHOWN = 10_000
+SHOWN = 15_000
 """Captions that pass by in all epochs together,"""
 
 MAX_EPOCHS = 12
 """in at most this many epochs."""
 
-REPLAY = 0.25
+REPLAY = 0.65
 """Ordinary pictures for each of the user's."""
 
 MAX_LENGTH = 40
@@ -118,7 +118,7 @@ def make_plan(photos: int, captions: int, lengths: Sequence[int], *, replay: int
         replay: Pictures to replay that there are.
     """
     few = photos < FEW
-    replayed = min(replay, max(60, photos // 3))
+    replayed = min(replay, max(60, round(REPLAY * photos)))
     most = sorted(lengths)[int(0.98 * (len(lengths) - 1))] if lengths else 0
     return Plan(
         epochs=min(MAX_EPOCHS, max(1, round(SHOWN / max(1, captions)))),

@@ -4,7 +4,7 @@ The package has the backbone's cells of some pictures of COCO's training split, 
 and no captions: the model that is fine-tuned writes them itself before it is trained. The pictures
 themselves cannot be made from the cells.
 
-Shapes: `P` pictures, `N` cells, `C` channels.
+Shapes: `P` pictures, `U` of the user's, `N` cells, `C` channels.
 """
 
 import json
@@ -23,6 +23,12 @@ REPLAY = PHOTO_MODEL.parent / "replay" / "cells.safetensors"
 _LEVELS = 15
 _TAIL = 0.0005
 """Share of a channel's numbers beyond either end of its levels."""
+
+_NEAR = 5
+"""Nearest pictures by which it is told how much a picture is like some others,"""
+
+_SAMPLE = 1000
+"""of which this many say how much they are like each other."""
 
 _SAME = 0.98
 """Correlation from which two backbones are the same, but for rounding."""
@@ -75,6 +81,36 @@ def read_replay(card: NDArray[np.float32], count: int, path: Path = REPLAY) -> N
     levels = np.stack((packed >> 4, packed & 15), -1).reshape(*packed.shape[:-1], -1)
     cells: NDArray[np.float32] = levels * tensors["step"] + tensors["low"]
     return cells.astype(np.float32)
+
+
+def unlike(mine: NDArray[np.float32], ordinary: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Which ordinary pictures may be replayed: those that are not of the user's own kind.
+
+    The model is to caption pictures of that kind as the user does and no longer as it did. What
+    counts are cosines from the mean of the ordinary pictures, to the nearest of the user's: half of
+    the user's own are nearer to others of them than any picture that is replayed.
+
+    Args:
+        mine: (U, C) the mean cells of the user's pictures.
+        ordinary: (P, C) those of the ordinary ones.
+    """
+    centre = ordinary.mean(0)
+    mine, ordinary = _unit(mine - centre), _unit(ordinary - centre)
+    own = mine[:_SAMPLE] @ mine.T
+    np.fill_diagonal(own, -1)
+    chosen: NDArray[np.int64] = np.flatnonzero(_near(ordinary @ mine.T) < np.median(_near(own)))
+    return chosen
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    unit: NDArray[np.float32] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+    return unit
+
+
+def _near(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The mean of the highest cosines of each row."""
+    near: NDArray[np.float32] = np.sort(cosines, axis=1)[:, -_NEAR:].mean(1)
+    return near
 
 
 def available(path: Path = REPLAY) -> int:
