@@ -9,9 +9,10 @@ import ngsan
 from ngsan.finetuning.judge import SHOWN, agree, compare_captions
 from ngsan.finetuning.reading import CaptionedPhoto
 from ngsan.predict.agreement import AGREEMENT, Agreement
+from ngsan.predict.captioner import PHOTO_MODEL
 
 TEXTS = ["a dog runs on grass", "a wug sits on a chair", "two cats sleep in a box", "a red ball"]
-WHOLE = Agreement(*[1.0] * 7)
+WHOLE = Agreement(*[1.0] * 9)
 
 
 class Photo(CaptionedPhoto):
@@ -66,10 +67,23 @@ def test_the_second_eye_is_kept_if_it_helps(tmp_path, plain, whole, half, weight
     written = Agreement.load(packed / AGREEMENT)
     if weight:
         assert written == replace(
-            WHOLE, keyword_weight=weight, absent_cost=weight, present_gain=weight
+            WHOLE,
+            keyword_weight=weight,
+            absent_weight=weight,
+            present_weight=weight,
+            count_weight=weight,
         )
     else:
         assert written is None
+
+
+def test_the_second_eye_of_the_shipped_model_can_be_halved(tmp_path):
+    def caption(folder):
+        return FAIR if Agreement.load(folder / AGREEMENT) == shipped else GOOD
+
+    shipped = Agreement.load(PHOTO_MODEL / AGREEMENT)
+    assert agree(PHOTO_MODEL, tmp_path, POOR, PHOTOS, (), caption) == (GOOD, 0.5)
+    assert Agreement.load(tmp_path / AGREEMENT).limit == shipped.limit
 
 
 def test_models_without_a_second_eye_stay_without(tmp_path):

@@ -16,7 +16,7 @@ SHOWN = ("CIDEr", "BLEU-4", "ROUGE-L")
 """Scores that are reported; the first decides."""
 
 
-_WEIGHTS = ("keyword_weight", "absent_cost", "present_gain")
+_WEIGHTS = ("keyword_weight", "absent_weight", "present_weight", "count_weight")
 """What the second eye adds to log-probabilities."""
 
 
