@@ -88,7 +88,8 @@ def unlike(mine: NDArray[np.float32], ordinary: NDArray[np.float32]) -> NDArray[
 
     The model is to caption pictures of that kind as the user does and no longer as it did. What
     counts are cosines from the mean of the ordinary pictures, to the nearest of the user's: half of
-    the user's own are nearer to others of them than any picture that is replayed.
+    the user's own are nearer to others of them than any picture that is replayed. Half of the
+    ordinary pictures always may be.
 
     Args:
         mine: (U, C) the mean cells of the user's pictures.
@@ -98,7 +99,8 @@ def unlike(mine: NDArray[np.float32], ordinary: NDArray[np.float32]) -> NDArray[
     mine, ordinary = _unit(mine - centre), _unit(ordinary - centre)
     own = mine[:_SAMPLE] @ mine.T
     np.fill_diagonal(own, -1)
-    chosen: NDArray[np.int64] = np.flatnonzero(_near(ordinary @ mine.T) < np.median(_near(own)))
+    near = _near(ordinary @ mine.T)
+    chosen: NDArray[np.int64] = np.flatnonzero(near <= max(np.median(near), np.median(_near(own))))
     return chosen
 
 
