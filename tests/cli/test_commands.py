@@ -47,7 +47,7 @@ def test_help_lists_every_command(capsys):
 
 def test_help_of_every_command_has_examples(capsys):
     found = dict(all_commands())
-    assert len(found) == len(COMMANDS) - 4 + 20
+    assert len(found) == len(COMMANDS) - 4 + 21
     for name, command in found.items():
         out = help_of(name.split()[1:], capsys)
         assert out.startswith(f"usage: {name}")

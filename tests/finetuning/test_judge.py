@@ -1,6 +1,6 @@
 """Scores before and after, and the decision about the second eye."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from ngsan.predict.agreement import AGREEMENT, Agreement
 from ngsan.predict.captioner import PHOTO_MODEL
 
 TEXTS = ["a dog runs on grass", "a wug sits on a chair", "two cats sleep in a box", "a red ball"]
-WHOLE = Agreement(*[1.0] * 9)
+WHOLE = Agreement(*[1.0] * len(fields(Agreement)))
 
 
 class Photo(CaptionedPhoto):

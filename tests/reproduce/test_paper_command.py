@@ -152,11 +152,11 @@ def test_command_writes_the_report_as_it_goes(scenes, tmp_path, monkeypatch, cap
         "--seeds=1", "--model.dim=16", "--cross_entropy.epochs=1", "--self_critical.epochs=1",
     ]  # fmt: skip
     assert main(line) == 0
-    assert "So far: 1 run left, about 1 minutes." in texts[0]
-    assert "| SAN |" in texts[0]
-    assert "| G-SAN |" not in texts[0]
+    assert "So far: 1 run left, about 1 minute." in texts[0]
+    assert "| SAN | 0.0 | 1 |" in texts[0]  # not the paper's, of 40.2 M
+    assert "| G-SAN | 0.0 | 1 |" not in texts[0]
     assert "all runs are finished" in texts[1]
-    assert texts[-1].count("| G-SAN |") == 2  # after both phases
+    assert texts[-1].count("| G-SAN | 0.0 | 1 |") == 2  # after both phases
     assert {entry.phase for entry in Ledger(tmp_path)} == {CROSS_ENTROPY, SELF_CRITICAL}
     assert (tmp_path / "examples.html").exists()
     assert not (tmp_path / "weights.png").exists()

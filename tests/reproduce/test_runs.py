@@ -442,12 +442,15 @@ def test_runs_shared_by_tables_are_trained_once(data, tmp_path):
     def wanted(name):
         return wanted_runs(TABLES[name], reproduction_run_on(data), range(2))
 
-    missing = missing_runs([*wanted("norms"), *wanted("models")], Ledger(tmp_path))
-    # The cross-entropy runs of SAN and N-SAN are the first phase of their self-critical runs.
-    few = ["layer norm", "batch norm", "instance norm with affine"]
-    assert [(run.config.seed, run.label) for run in missing] == [
-        (seed, label) for seed in range(2) for label in ("SAN", "N-SAN", "G-SAN", "NG-SAN", *few)
-    ]
+    # Five norms and five models of both norm places, of which SAN and N-SAN are the same; the runs
+    # after cross-entropy are the first phases of these.
+    both = [*wanted("norms"), *wanted("models"), *wanted("norms-cross-entropy")]
+    missing = missing_runs(both, Ledger(tmp_path))
+    assert [run.config.seed for run in missing] == [0] * 16 + [1] * 16
+    assert len({run.key for run in missing}) == 32
+    assert {run.phase for run in missing} == {SELF_CRITICAL}
+    labels = {run.label for run in missing}
+    assert {"SAN", "NG-SAN, pre-norm", "layer norm", "batch norm, pre-norm"} <= labels
     every = [*wanted("norms"), *wanted("models")]
     reached = {run.key_after(phase) for run in missing for phase in run.task.phases}
     assert {run.key for run in every} <= reached

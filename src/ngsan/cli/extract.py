@@ -104,7 +104,9 @@ def extract_images(images: str, folder: str, wanted: Collection[str], *, device:
     mine = {name: path for name, path in files.items() if name in wanted}
     if not mine:
         raise ValueError(f"{images}: no file there is named like an image of {folder}")
-    _write_images(EXTRACT.parser("ngsan extract").parse(words), mine)
+    options = EXTRACT.parser("ngsan extract").parse(words)
+    take_source(options)
+    _write_images(options, mine)
 
 
 def source_of_model(model: Path) -> "RegionSource":

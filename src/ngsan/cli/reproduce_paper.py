@@ -105,7 +105,9 @@ def progress(missing: int, seconds: float | None) -> str:
     if seconds is None:
         return f"{runs} left"
     hours = seconds / 3600
-    time = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(seconds / 60))} minutes"
+    minutes = max(1, round(seconds / 60))
+    short = "1 minute" if minutes == 1 else f"{minutes} minutes"
+    time = f"{hours:.1f} hours" if hours >= 1 else short
     return f"{runs} left, about {time}"
 
 

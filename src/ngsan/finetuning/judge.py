@@ -1,7 +1,7 @@
 """Before and after: captions of held-out pictures, their scores, and whether training helped."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ngsan.config import DecodingConfig
@@ -14,10 +14,6 @@ from ngsan.predict.evaluate import score_results
 
 SHOWN = ("CIDEr", "BLEU-4", "ROUGE-L")
 """Scores that are reported; the first decides."""
-
-
-_WEIGHTS = ("keyword_weight", "absent_weight", "present_weight", "count_weight")
-"""What the second eye adds to log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,7 @@ def agree(
     best, weight, chosen = plain, 0.0, None
     for share in (1.0, 0.5) if whole else ():
         assert whole is not None
-        parts = {name: share * getattr(whole, name) for name in _WEIGHTS}
-        weaker = replace(whole, **parts)
+        weaker = whole.scaled(share)
         weaker.save(packed / AGREEMENT)
         found = caption(packed)
         fewer = _count(found, new_words) < _count(plain, new_words)

@@ -11,7 +11,7 @@ detector, `K` detections.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ class Agreement:
     """For the number of objects of a class that are two or three, and for its plurals."""
     limit: float
     """Detections change a word by at most this, either way."""
+
+    def scaled(self, share: float) -> "Agreement":
+        """The same with a share of every weight."""
+        weights = {name: value for name, value in asdict(self).items() if "weight" in name}
+        return replace(self, **{name: share * value for name, value in weights.items()})
 
     def save(self, path: Path) -> None:
         """Writes the file."""
