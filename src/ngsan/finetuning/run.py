@@ -189,7 +189,7 @@ def _train(work: Path, job: Job, start: Start, threads: int | None, listen: List
             save_model(partial_folder, start.model, config, {"vocabulary": words})
     # It announces the precision.
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
-    run = plan.config(config, str(folder), bfloat16=_has_bfloat16(), threads=threads or 0)
+    run = plan.config(config, str(folder.resolve()), bfloat16=_has_bfloat16(), threads=threads or 0)
     train(
         run,
         work / _RUN,
