@@ -133,7 +133,7 @@ class Ledger:
         self._running[client] += 1
 
     def end(self, client: str, seconds: float) -> None:
-        """Work of a client has ended, after so many seconds."""
+        """Work of a client has ended after `seconds`."""
         self.changed.notify_all()
         if not client:
             return

@@ -25,10 +25,10 @@ _TAIL = 0.0005
 """Share of a channel's numbers beyond either end of its levels."""
 
 _NEAR = 5
-"""Nearest pictures by which it is told how much a picture is like some others,"""
+"""A picture is as much like some others as it is, on average, like this many of the nearest,"""
 
 _SAMPLE = 1000
-"""of which this many say how much they are like each other."""
+"""of at most this many."""
 
 _SAME = 0.98
 """Correlation from which two backbones are the same, but for rounding."""

@@ -207,7 +207,7 @@ _YOUNG = frozenset(
         "infant",
     )
 )
-"""Words of people that describe what they stand before: "a baby elephant", "baby carrots"."""
+"""Nouns for people that describe the noun they precede: "a baby elephant", "baby carrots"."""
 
 _FAKE = frozenset(("stuffed", "toy", "plush", "teddy", "plushie"))
 """An animal after one of these is a toy, which COCO's annotators call a teddy bear."""

@@ -177,7 +177,7 @@ class Timm:
         return math.isqrt(length - int(getattr(model, "num_prefix_tokens", 0)))
 
     def _make(self, described: Description, size: int, *, pretrained: bool) -> nn.Module:
-        """A model; those made for one side alone are told the side, the others take any."""
+        """A model; those made for one side get it, the others accept any."""
         create, name = import_module("timm").create_model, described.network["name"]
         options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
         if described.network.get("fixed"):
