@@ -9,6 +9,9 @@ INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints-ha
 # uv does not read pip's settings; this lets it find the local wheels that pip is configured with.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
+# Tests start hundreds of processes; without cached bytecode each would compile PyTorch's modules.
+test test-all test-hostile: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help studio demo demo-scenes test test-all test-hostile chromium lint format lock clean
 .DEFAULT_GOAL := help
 

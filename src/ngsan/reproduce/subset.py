@@ -14,7 +14,7 @@ from ngsan.data.captions import (
 from ngsan.data.shards import STORE
 from ngsan.text.vocabulary import Vocabulary
 
-SMALL: Mapping[str, int] = {"train": 500, "val": 100, "test": 600}
+SMALL: Mapping[str, int] = {"train": 2000, "val": 200, "test": 600}
 """Images of each split in the small preset."""
 
 
