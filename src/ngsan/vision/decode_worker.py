@@ -89,7 +89,7 @@ def receive(connection: socket.socket) -> tuple[Head, bytes | IO[bytes]] | None:
 
 def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) -> None:
     """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
-    signal.setitimer(signal.ITIMER_PROF, head["cpu_left"])
+    signal.setitimer(signal.ITIMER_PROF, max(head["cpu_left"], 0.01))  # 0 would be no limit
     _limit_memory(head["memory"])
     again = source if isinstance(source, bytes) else os.fdopen(os.dup(source.fileno()), "rb")
     try:
