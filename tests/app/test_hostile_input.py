@@ -176,6 +176,28 @@ def test_rejected_at_once():
         assert time.process_time() - start < 2
 
 
+def test_a_boundary_within_a_form_ends_it():
+    """The parser would look at each for as long as at thousands of bytes."""
+    head = b'--e\r\nContent-Disposition: form-data; name="image"\r\n\r\n'
+    kind = {"content-type": "multipart/form-data; boundary=e"}
+    body = head + b"\r\n--eX" * 1_000_000
+    answer = ask(make_app(), "POST", "/v1/caption", content=body, headers=kind)
+    assert (answer.status_code, "boundary" in answer.json()["error"]) == (422, True)
+    options = {name: ("", value) for name, value in {"beam": "2", "max_length": "9"}.items()}
+    many = [*options.items(), *[("image", file_of())] * 16]
+    assert ask(make_app(), "POST", "/v1/caption", files=many).is_success
+
+
+def test_names_of_a_query_are_counted_once():
+    app = make_app()
+    names = "&".join(f"{number:x}" for number in (*range(12_000), 11_999))
+    start = time.process_time()
+    answer = ask(app, "GET", f"/v1/bias?model=g-san&{names}")
+    seconds = time.process_time() - start
+    assert "2edf: it is given 2 times" in answer.json()["error"]
+    assert seconds < 0.4
+
+
 APP = make_app()
 NAMES = [*option_fields(ServeSettings()).model_fields, "image", "images", "caption", "else"]
 VALUES = st.recursive(

@@ -156,6 +156,15 @@ def test_body_in_tiny_pieces_is_rejected(impatient):
         assert b"200" in connection.recv(100)
 
 
+@pytest.mark.parametrize(("sent", "answered"), [(30, 30), (500, 33)])
+def test_few_requests_are_answered_that_come_ahead_of_answers(impatient, sent, answered):
+    """Otherwise a packet could hold thousands of them, which all others would wait for."""
+    with connect(impatient) as connection:
+        connection.sendall((HEAD.replace(b"POST /v1/caption", b"GET /healthz") + b"\r\n") * sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection).count(b"HTTP/1.1 200 ") == answered
+
+
 def test_one_client_does_not_take_all_connections():
     with server(max_connections=8) as process, ExitStack() as stack:
         mine = [stack.enter_context(connect(process)) for _ in range(8)]

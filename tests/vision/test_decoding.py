@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ngsan.vision.decode_process import DecodingProcess, MoreMemoryError
 from ngsan.vision.decoding import DecodingService, Limits, shared_service
 from ngsan.vision.images import ImageError, open_picture, to_square
 from tests.hostile import files
@@ -114,6 +115,40 @@ def test_a_file_that_takes_long_ends_its_process_only(slow, tmp_path):
         assert service.squares(good, (8,)).size == (900, 700)
     assert len(processes(service)) == 1
     service.close()
+
+
+def test_time_of_a_file_adds_up_over_its_attempts(monkeypatch):
+    """One that is tried again with more memory has what is left of its time."""
+    asked = []
+
+    def ask(_worker, head, *_):
+        asked.append((head["cpu_left"], head["memory"]))
+        if len(asked) == 1:
+            raise MoreMemoryError(0.25)
+        raise ImageError("no")
+
+    monkeypatch.setattr(DecodingProcess, "ask", ask)
+    service = DecodingService(1, Limits(cpu_seconds=1.0, memory=100, large_memory=200))
+    with pytest.raises(ImageError, match="the image: no"):
+        service.squares(b"", (8,))
+    assert asked == [(1.0, 100), (0.25, 200)]
+    service.close()
+
+
+def test_the_time_that_a_file_took_is_reported():
+    worker = DecodingProcess()
+    wanted = {
+        "sides": [8],
+        "max_pixels": MANY,
+        "min_side": 16,
+        "memory": 150_000_000,
+        "seconds": 60,
+    }
+    head = {**wanted, "cpu_seconds": 9.0, "cpu_left": 9.0, "has_more_memory": True}
+    with pytest.raises(MoreMemoryError) as found:
+        worker.ask(head, files.bmp_rle(), None, 60)  # runs out of memory near its end
+    assert 0 < found.value.cpu_left < 9
+    worker.stop()
 
 
 def test_a_file_that_waits_ends_its_process(tmp_path, slow):

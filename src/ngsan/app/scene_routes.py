@@ -1,6 +1,7 @@
 """`/v1/scene` and `/v1/bias`: captions of drawn scenes, and the geometric bias as surfaces."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -107,10 +108,10 @@ def add_scene_routes(app: FastAPI, context: Context, scenes: SceneModels) -> Non
         Offsets range from 0 to 3; two-sided ones from -3 to 3, to the right and down. They differ
         only with signed geometry.
         """
-        names = [name for name, _ in request.query_params.multi_items()]
-        for name in names:
-            if names.count(name) > 1:
-                raise ApiError(422, f"{name[:50]}: it is given {names.count(name)} times")
+        names = Counter(name for name, _ in request.query_params.multi_items())
+        for name, count in names.items():
+            if count > 1:
+                raise ApiError(422, f"{name[:50]}: it is given {count} times")
         return await _surfaces(request, model, signed, layer=layer, head=head, two_sided=two_sided)
 
     @app.post(

@@ -43,6 +43,9 @@ _READ_BYTES = 64 * 1024
 _FREE_PIECES = 1000
 """Pieces of a body that may be of any size."""
 
+_AHEAD = 32
+"""Requests that a connection may send before the answer to the one before; then it is closed."""
+
 _PIECE_BYTES = 512
 """Mean size that further pieces need; each costs as much time as thousands of bytes in one."""
 
@@ -75,6 +78,9 @@ class TimedConnection(H11Protocol):
     _unsent_since: float | None = None
     _unsent_cycle: object = None
 
+    _ahead = 0
+    """Requests that came before the answer to the one before."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.conn = _Parser(h11.SERVER, _HEAD_BYTES)
@@ -98,6 +104,13 @@ class TimedConnection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self.head_since = None  # a request is being answered
+
+    def on_response_complete(self) -> None:
+        """Begins the next request; otherwise thousands of them could come in one packet."""
+        self._ahead += bool(self.conn.trailing_data[0])
+        super().on_response_complete()
+        if self._ahead >= _AHEAD and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection for the answer if a client has only ended its own side of it."""

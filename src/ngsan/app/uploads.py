@@ -147,6 +147,7 @@ class _FormReader:
             raise ApiError(400, "the content type of the form has no boundary")
         self.parts: list[tuple[str, bytearray]] = []
         self._max_parts, self._ended = max_parts, False
+        self._delimiter, self._delimiters = b"\r\n--" + boundary, 0
         self._header, self._value = bytearray(), bytearray()
         try:
             self._parser = MultipartParser(
@@ -173,6 +174,12 @@ class _FormReader:
     def feed(self, data: bytes) -> None:
         if self._ended or not data:  # what follows a form is ignored
             return
+        # Each costs the parser as much time as thousands of bytes, also where it ends no part.
+        self._delimiters += data.count(self._delimiter)
+        if self._delimiters > self._max_parts + 1:
+            raise ApiError(
+                422, f"the form has more than {self._max_parts} parts, or its boundary in them"
+            )
         try:
             self._parser.write(data)
         except FormParserError as error:

@@ -54,6 +54,15 @@ class LostError(Exception):
         self.reason = reason
 
 
+class MoreMemoryError(MemoryError):
+    """A file needs more memory."""
+
+    def __init__(self, cpu_left: float) -> None:
+        super().__init__(NO_MEMORY)
+        self.cpu_left = cpu_left
+        """What is left of its CPU time."""
+
+
 class DecodingProcess:
     """A process, and the connection to it."""
 
@@ -80,7 +89,7 @@ class DecodingProcess:
         Raises:
             LostError: The process has to be replaced.
             ImageError: The file cannot be read; the message is without its name.
-            MemoryError: It needs more memory.
+            MoreMemoryError: It needs more memory.
         """
         self.is_free = False
         try:
@@ -97,7 +106,9 @@ class DecodingProcess:
             raise self._lost(head) from None
         self.is_free = True
         if "error" in answer:
-            raise MemoryError if answer["error"] == NO_MEMORY else ImageError(answer["error"])
+            if answer["error"] == NO_MEMORY:
+                raise MoreMemoryError(answer["cpu_left"])
+            raise ImageError(answer["error"])
         return _split(content, answer["shapes"]), (answer["size"][0], answer["size"][1])
 
     @property

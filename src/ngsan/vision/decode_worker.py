@@ -89,7 +89,7 @@ def receive(connection: socket.socket) -> tuple[Head, bytes | IO[bytes]] | None:
 
 def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) -> None:
     """Decodes a file within its limits; SIGPROF ends the process after too much CPU time."""
-    signal.setitimer(signal.ITIMER_PROF, head["cpu_seconds"])
+    signal.setitimer(signal.ITIMER_PROF, max(head["cpu_left"], 0.01))  # 0 would be no limit
     _limit_memory(head["memory"])
     again = source if isinstance(source, bytes) else os.fdopen(os.dup(source.fileno()), "rb")
     try:
@@ -101,7 +101,7 @@ def _answer(connection: socket.socket, head: Head, source: bytes | IO[bytes]) ->
         arrays, answer = [], {"error": message}
     except MemoryError:
         arrays, answer = [], {"error": NO_MEMORY}
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    answer["cpu_left"], _ = signal.setitimer(signal.ITIMER_PROF, 0)
     _limit_memory(-1)  # the next file may come before what this one took is free
     large = "error" in answer or sum(array.nbytes for array in arrays) > _MANY_BYTES
     if large or answer["size"][0] * answer["size"][1] > _MANY_BYTES:

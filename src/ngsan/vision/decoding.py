@@ -21,7 +21,13 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ngsan.vision.decode_process import DecodingProcess, Found, LostError, Pixels
+from ngsan.vision.decode_process import (
+    DecodingProcess,
+    Found,
+    LostError,
+    MoreMemoryError,
+    Pixels,
+)
 from ngsan.vision.decode_worker import NO_MEMORY, Head
 from ngsan.vision.images import (
     MAX_PIXELS,
@@ -41,8 +47,8 @@ _CLIP_SECONDS = 600.0
 class Limits:
     """What the decoding of one file may take; times are in seconds."""
 
-    cpu_seconds: float = 20.0
-    """CPU time."""
+    cpu_seconds: float = 8.0
+    """CPU time, of all attempts."""
 
     seconds: float = 120.0
     """Time from the request to the answer."""
@@ -160,19 +166,22 @@ class DecodingService:
     def _read(self, source: Any, low_priority: bool = False, **wanted: Any) -> Found:
         """Decodes a file; with little memory first, as that needs no turn."""
         clip, quick = "frames" in wanted, 0.0 if low_priority else self.limits.quick_seconds
+        cpu_seconds = _CLIP_SECONDS if clip else self.limits.cpu_seconds
         head: Head = {
             **wanted,
-            "cpu_seconds": _CLIP_SECONDS if clip else self.limits.cpu_seconds,
+            "cpu_seconds": cpu_seconds,
+            "cpu_left": cpu_seconds,
             "seconds": 2 * _CLIP_SECONDS if clip else self.limits.seconds,
         }
         try:
             with _opened(source) as (data, file):
-                with suppress(MemoryError):
+                try:
                     little = {**head, "memory": self.limits.memory, "has_more_memory": True}
                     return self._ask(little, data, file, quick)
+                except MoreMemoryError as error:  # its second attempt has the rest of its time
+                    head |= {"memory": self.limits.large_memory, "cpu_left": error.cpu_left}
                 with self._large:
-                    large = {**head, "memory": self.limits.large_memory}
-                    return self._ask(large, data, file, quick)
+                    return self._ask(head, data, file, quick)
         except MemoryError:
             self._on_lost("memory")
             problem = NO_MEMORY
