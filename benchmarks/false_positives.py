@@ -28,7 +28,7 @@ import numpy as np
 from ngsan.__main__ import main as ngsan
 from ngsan.data.synthetic.folders import sample_splits, scene_vocabulary, write_scene_folder
 from ngsan.metrics.bootstrap import Floats
-from ngsan.reproduce.ledger import LEDGER, WRITTEN, Ledger
+from ngsan.reproduce.ledger import LEDGER, WRITTEN, Entry, Ledger
 from ngsan.reproduce.statistics import (
     MixedModel,
     detectable,
@@ -41,7 +41,11 @@ TOY = FOLDER / "toy-seeds"
 PAIRS = 2000
 SMALL = [
     "--model.dim=32", "--model.heads=2", "--model.hidden_dim=64", "--cross_entropy.epochs=12",
-    "--cross_entropy.batch_size=32", "--runtime.device=cpu", "--runtime.threads=1",
+    "--cross_entropy.batch_size=32", "--cross_entropy.label_smoothing=0.1",
+    "--cross_entropy.weight_decay=0.01", "--cross_entropy.clip_grad_norm=1",
+    "--cross_entropy.clip_grad_value=0", "--cross_entropy.schedule.shape=cosine",
+    "--cross_entropy.schedule.peak_lr=0.0005", "--cross_entropy.schedule.warmup_epochs=0.5",
+    "--runtime.device=cpu", "--runtime.threads=1",
 ]  # fmt: skip
 SCENES = {"train": 600, "val": 50, "test": 300}
 
@@ -56,7 +60,8 @@ def train(folder: Path, seeds: int) -> None:
         if (folder / LEDGER).exists():
             shutil.copy(folder / LEDGER, runs)
         for number in range(1, seeds + 1):
-            words = ["reproduce", "curve", "--rows", "SAN", "--seeds", str(number)]
+            words = ["reproduce", "curve-cross-entropy", "--rows", "SAN, pre-norm"]
+            words += ["--seeds", str(number)]
             if ngsan([*words, "--data", str(data), "--output", str(runs), *SMALL]):
                 raise SystemExit(1)
             made, kept = Ledger(runs), Ledger(folder)
@@ -64,6 +69,12 @@ def train(folder: Path, seeds: int) -> None:
                 if entry.key not in kept:
                     written = made.written(entry.key, "test").without_texts()
                     kept.add(entry, {"test": written})
+
+
+def model_of(entry: Entry) -> str:
+    """What makes two runs the same model: the phase, the configuration, and the boxes."""
+    boxes = entry.settings.get("data", {}).get("boxes")
+    return f"{entry.phase} {sorted(entry.model.items())} {boxes}"
 
 
 def scores(ledger: Ledger, split: str) -> dict[str, dict[int, Floats]]:
@@ -76,8 +87,7 @@ def scores(ledger: Ledger, split: str) -> dict[str, dict[int, Floats]]:
         order = np.argsort(written.ids)
         counts = np.asarray(written.scores, float)[order]
         if counts.shape[1] == 1:
-            model = f"{entry.phase} {sorted(entry.model.items())}"
-            found.setdefault(model, {})[entry.seed] = counts[:, 0]
+            found.setdefault(model_of(entry), {})[entry.seed] = counts[:, 0]
     return found
 
 
@@ -177,8 +187,7 @@ def report_power() -> None:
             runs: dict[str, dict[int, float]] = {}
             for entry in ledger:
                 if "CIDEr" in entry.metrics.get(split, {}):
-                    model = f"{entry.phase} {sorted(entry.model.items())}"
-                    runs.setdefault(model, {})[entry.seed] = entry.metrics[split]["CIDEr"]
+                    runs.setdefault(model_of(entry), {})[entry.seed] = entry.metrics[split]["CIDEr"]
             squares = [
                 np.var([first[seed] - second[seed] for seed in common], ddof=1)
                 for first, second in itertools.combinations(runs.values(), 2)

@@ -184,7 +184,9 @@ def test_yaml_exponent_numbers_are_floats(tmp_path):
 
 
 def test_integers_are_accepted_as_floats():
-    assert from_dict(CrossEntropyConfig, {"clip_grad_norm": 2}).clip_grad_norm == 2
+    found = from_dict(CrossEntropyConfig, {"clip_grad_norm": 2}).clip_grad_norm
+    assert found == 2
+    assert isinstance(found, float)  # the ledger's keys are hashes of the settings
 
 
 def test_configurations_are_frozen():

@@ -223,6 +223,14 @@ def test_describe_counts_parameters(capsys):
     out = capsys.readouterr().out
     assert "18,130,704" in out
     assert "18.1" in out
+    assert "41.5" not in out
+
+
+def test_describe_shows_what_the_paper_prints(capsys):
+    assert main(["describe", "ng-san"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "NG-SAN │ instance │ query │ 41.3 │ 41.5 │" in out
+    assert "The paper's 41.5 M for query- and key-dependent bias does not follow" in out
 
 
 def test_describe_counts_parameters_of_other_tasks(capsys):

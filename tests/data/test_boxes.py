@@ -1,6 +1,7 @@
 """Boxes of images from COCO's annotations and from npz files."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -46,14 +47,26 @@ def test_wrong_files_raise(tmp_path):
     path = tmp_path / "boxes.npz"
     for arrays, match in (
         ({"image_id": [1], "offset": [0, 1]}, "not an npz file of image_id, offset and box"),
-        ({"image_id": [1], "offset": [0, 2], "box": np.ones((1, 4))}, "are not the boxes of 1"),
-        ({"image_id": [1, 2], "offset": [0, 2, 1], "box": np.ones((1, 4))}, "are not the boxes"),
-        ({"image_id": [1], "offset": [0, 1], "box": np.ones((1, 3))}, "are not the boxes"),
+        ({"image_id": [1], "offset": [0, 2], "box": np.ones((1, 4))}, "rise from 0 to 1, the num"),
+        ({"image_id": [1, 2], "offset": [0, 2, 1], "box": np.ones((1, 4))}, "must rise from 0"),
+        ({"image_id": [1], "offset": [1, 1], "box": np.ones((1, 4))}, "must rise from 0 to 1"),
+        ({"image_id": [1], "offset": [0, -1], "box": np.ones((0, 4))}, "must rise from 0 to 0"),
+        ({"image_id": [1], "offset": [0.0, 1.0], "box": np.ones((1, 4))}, "2 integers, not float"),
+        (
+            {"image_id": [1], "offset": [0], "box": np.ones((1, 4))},
+            "2 integers, not int64 of shape",
+        ),
+        ({"image_id": 1, "offset": [0, 1], "box": np.ones((1, 4))}, "image_id must be one integer"),
+        ({"image_id": [1.5], "offset": [0, 1], "box": np.ones((1, 4))}, "image_id must be one"),
+        ({"image_id": [1], "offset": [0, 1], "box": np.ones((1, 3))}, "float64 of shape (1, 3)"),
+        ({"image_id": [1], "offset": [0, 1], "box": np.ones(())}, "of shape (boxes, 4), not float"),
+        ({"image_id": [1], "offset": [0, 1], "box": np.ones((1, 4), np.int8)}, "not int8 of shape"),
+        ({"image_id": [1], "offset": [0, 1], "box": np.full((1, 4), 9.0)}, "divide pixels by its"),
         ({"image_id": [1], "offset": [0, 1], "box": np.full((1, 4), np.nan)}, "is not finite"),
         ({"image_id": [1, 1], "offset": [0, 0, 0], "box": np.ones((0, 4))}, "1 occurs twice"),
     ):
         np.savez(path, **arrays)
-        with pytest.raises(ValueError, match=match):
+        with pytest.raises(ValueError, match=re.escape(match)):
             read_boxes(path)
     path.write_bytes(b"PK broken")
     with pytest.raises(ValueError, match="not an npz file"):
@@ -66,6 +79,10 @@ def test_wrong_files_raise(tmp_path):
         ({**ANNOTATIONS, "annotations": [{"image_id": 8, "bbox": [0] * 4}]}, "entry 1: no image_"),
         ({**ANNOTATIONS, "annotations": [{"image_id": 7, "bbox": [0, 1]}]}, "entry 1: no image_"),
         ({**ANNOTATIONS, "annotations": ["x"]}, "entry 1: no image_"),
+        (
+            {"images": [{"id": 1, "width": 0, "height": 5}], "annotations": []},
+            "image 1 has no width",
+        ),
         ({**ANNOTATIONS, "annotations": 5}, "are not a list"),
     ):
         other.write_text(json.dumps(document))

@@ -65,6 +65,8 @@ def test_estimates_of_nothing_are_nan():
     assert math.isnan(estimate_share(np.array([]), []).value)
     assert math.isnan(estimate_auc(np.array([]), np.array([], np.bool_), []).value)
     assert estimate(lambda weights: 2.0, []).interval == (2.0, 2.0)
+    # As of captions without any relation word, of some images.
+    assert math.isnan(estimate_share(np.zeros(3), ["a", "b", "c"], np.zeros(3)).interval[0])
 
 
 def words(text):

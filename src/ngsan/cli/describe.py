@@ -92,9 +92,10 @@ def _captioner(console: "Console", config: CaptionerConfig) -> None:
     table = Table("model", "norm", "geometry", title=f"The paper's models with L = {config.layers}")
     table.add_column("millions of parameters", justify="right")
     table.add_column("paper", justify="right")
+    shown = {name: paper_millions(name, config.layers) if is_paper else None for name in MODELS}
     for name, keys in MODELS.items():
         millions = _millions(build_captioner(config.as_model(name)))
-        printed = paper_millions(name, config.layers) if is_paper else None
+        printed = shown[name]
         table.add_row(
             name.upper(),
             keys["norm"],
@@ -103,7 +104,7 @@ def _captioner(console: "Console", config: CaptionerConfig) -> None:
             "-" if printed is None else f"{printed:.1f}",
         )
     console.print(table)
-    if is_paper:
+    if shown["g-san"] is not None:
         say(
             console,
             "The paper's 41.5 M for query- and key-dependent bias does not follow from its text: "

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ngsan.cli.keys import keys_of_recipe, run_values, with_keys
 from ngsan.cli.parser import Command, Parser
@@ -24,9 +24,6 @@ from ngsan.data.shards import STORE
 from ngsan.metrics.spice import Spice
 from ngsan.reproduce.ledger import LEDGER, Ledger
 from ngsan.reproduce.tables import EXAMPLES, TABLES, TABLES_OF_PAPER, WEIGHTS, Row, Table
-
-if TYPE_CHECKING:
-    pass
 
 _NAMED = {**TABLES, WEIGHTS.name: WEIGHTS, EXAMPLES.name: EXAMPLES}
 

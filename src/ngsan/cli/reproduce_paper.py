@@ -56,8 +56,7 @@ def make_paper(config: Any, fitted: "Fitted", options: argparse.Namespace) -> No
         for name, wanted in tables.items():
             if any(one.key in made for one in wanted):
                 write_text_of(TABLES[name], with_finished_seeds(wanted, ledger), ledger, "")
-        missing = missing_runs(everything, ledger)
-        left = progress(len(missing), seconds_left(missing, ledger, options.jobs))
+        left = _left(everything, ledger, options.jobs)
         write_report(folder, left, tables)
         return f"; {left}"
 
@@ -92,9 +91,13 @@ def _write_all(
         write_examples(figures[EXAMPLES.name], ledger, options.images)
     if all(run.key in ledger for run in figures[WEIGHTS.name]):
         draw_weights(figures[WEIGHTS.name], ledger)
-    missing = missing_runs(everything, ledger)
-    write_report(folder, progress(len(missing), seconds_left(missing, ledger)), tables)
+    write_report(folder, _left(everything, ledger, options.jobs), tables)
     note(f"wrote {folder / REPORT}")
+
+
+def _left(everything: "Sequence[Wanted]", ledger: Ledger, jobs: int) -> str:
+    missing = missing_runs(everything, ledger)
+    return progress(len(missing), seconds_left(missing, ledger, jobs))
 
 
 def progress(missing: int, seconds: float | None) -> str:

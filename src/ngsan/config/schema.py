@@ -13,6 +13,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 
+_MOST_EXACT = 2**53
+"""Above it, not every integer is a floating point number."""
+
 _FLOAT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 
 
@@ -102,9 +105,16 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
             value = float(value)  # YAML 1.1 reads 1e-4 as a string
         arguments[key] = value
     try:
-        return cls(**arguments)
+        made = cls(**arguments)
     except ValueError as error:
         raise ValueError(f"{where}.{error}" if where else str(error)) from error
+    # 0 and 0.0 are one setting, also where settings are hashed.
+    whole = {
+        key: float(value)
+        for key, value in arguments.items()
+        if hints[key] is float and type(value) is int and abs(value) <= _MOST_EXACT
+    }
+    return dataclasses.replace(made, **whole) if whole else made  # type: ignore[type-var]
 
 
 def _dataclass_of(hint: Any) -> type | None:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from ngsan.data.ids import canonical_id
 from ngsan.data.results import read_json
 
+_MOST = 2.0
+"""Above it, a relative number is a pixel; boxes may reach beyond the image."""
+
 
 def read_object_names(path: str | Path) -> dict[str, list[str]]:
     """Reads the names of the objects of images.
@@ -105,16 +108,28 @@ def _packed_boxes(path: Path) -> Iterable[tuple[str, NDArray[np.float64]]]:
             images, offset, box = (held[name] for name in ("image_id", "offset", "box"))
     except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not an npz file of image_id, offset and box: {error}") from None
-    counts = np.diff(offset)
-    fits = offset.shape == (len(images) + 1,) and offset[0] == 0 and offset[-1] == len(box)
-    if not fits or (counts < 0).any() or box.shape != (len(box), 4):
+    if box.shape != (box.size // 4, 4) or (box.dtype.kind != "f" and box.dtype != np.uint16):
+        raise ValueError(f"{path}: box must be floats or uint16 of shape (boxes, 4), {_is(box)}")
+    if images.ndim != 1 or images.dtype.kind not in "iuU":
+        raise ValueError(f"{path}: image_id must be one integer or text per image, {_is(images)}")
+    if offset.shape != (len(images) + 1,) or offset.dtype.kind not in "iu":
+        raise ValueError(f"{path}: offset must be {len(images) + 1} integers, {_is(offset)}")
+    steps = np.diff(offset.astype(np.int64), prepend=0, append=len(box))
+    if steps[0] or steps[-1] or (steps < 0).any():
+        raise ValueError(f"{path}: offset must rise from 0 to {len(box)}, the number of boxes")
+    if box.dtype.kind == "f" and (box > _MOST).any():
         raise ValueError(
-            f"{path}: box {box.shape} and offset {offset.shape} are not the boxes of "
-            f"{len(images)} images"
+            f"{path}: box has {box[box > _MOST][0]:g}; boxes are relative to the image, from 0 to "
+            "1: divide pixels by its width and height"
         )
     exact = box.astype(np.float64) / (65535 if box.dtype == np.uint16 else 1)
     names = (canonical_id(image) for image in images.tolist())
     return zip(names, np.split(exact, offset[1:-1]), strict=True)
+
+
+def _is(array: NDArray[Any]) -> str:
+    """The end of a message about an array."""
+    return f"not {array.dtype} of shape {array.shape}"
 
 
 def _annotated_boxes(path: Path) -> Iterable[tuple[str, NDArray[np.float64]]]:
@@ -131,6 +146,9 @@ def _annotated_boxes(path: Path) -> Iterable[tuple[str, NDArray[np.float64]]]:
         raise ValueError(
             f"{path}: its 'images' are missing or have no id, width or height"
         ) from None
+    for image, size in sizes.items():
+        if not all(0 < side < np.inf for side in size):
+            raise ValueError(f"{path}: image {image} has no width and height above 0")
     if not isinstance(document["annotations"], list):
         raise ValueError(f"{path}: its 'annotations' are not a list")
     found: dict[str, list[list[float]]] = {}

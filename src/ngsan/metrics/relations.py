@@ -5,6 +5,7 @@ Intervals are of the percentile bootstrap over images, as the sentences of an im
 Shapes: `S` sentences, `I` images, `R` resampled sets.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def estimate(
     names, places = np.unique(np.asarray(images), return_inverse=True)
     random = np.random.default_rng(0)
     value = measure(np.ones(len(places)))
-    if not len(names):
+    if math.isnan(value) or not len(names):
         return Estimate(value, (value, value))
     drawn = [
         measure(

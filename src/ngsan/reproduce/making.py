@@ -214,8 +214,8 @@ def _describe_failures(failed: Sequence[tuple[Wanted, BaseException]], of: int) 
             reason = "its process was killed, perhaps for lack of memory"
         lines.append(f"\n  {run.label}, seed {run.config.seed}: {reason}")
     return (
-        f"{len(failed)} of {of} runs failed; the others are in the ledger (--report shows them). "
-        f"Run the command again to resume the failed ones:{''.join(lines)}"
+        f"{len(failed)} of {of} runs failed; the others are in the ledger (--report-only shows "
+        f"them). Run the command again to resume the failed ones:{''.join(lines)}"
     )
 
 
