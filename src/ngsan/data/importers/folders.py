@@ -270,7 +270,7 @@ def _load_safetensors(path: Path) -> FoundRegions:
         with path.open("rb") as opened:
             _check_size(path, opened)
             if (head := int.from_bytes(opened.read(8), "little")) > _MAX_HEADER:
-                raise too_large(f"{path} has a header of {head:,} bytes")
+                raise _damaged(path, ValueError(f"a header of {head:,} bytes"))
         with safe_open(path, framework="pt") as file:
             return find_regions(file.keys(), lambda name: _array(name, file.get_tensor(name)))
     except (SafetensorError, OSError) as error:

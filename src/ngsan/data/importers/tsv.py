@@ -188,7 +188,7 @@ def _cells(buffer: bytearray, begin: int, stop: int) -> list[memoryview]:
     if stop > begin and buffer[stop - 1] == ord("\r"):
         stop -= 1
     view = memoryview(buffer)
-    cells = []
+    cells: list[memoryview] = []
     while len(cells) < _MAX_CELLS and (tab := buffer.find(b"\t", begin, stop)) >= 0:
         cells.append(view[begin:tab])
         begin = tab + 1
