@@ -327,3 +327,19 @@ def test_folder_lock_is_exclusive(tmp_path):
     with atomic_io.folder_lock(path):
         assert end_of(fork(second)) == 0
     assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "holes"])
+def test_small_files_are_small_and_regular(kind, tmp_path):
+    path = tmp_path / "manifest.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="is not a regular file|has 1,099,511,627,776 bytes"):
+        atomic_io.read_small(path)
+    with pytest.raises(ValueError, match="is not a regular file|has 1,099,511,627,776 bytes"):
+        atomic_io.read_sealed(path)

@@ -255,6 +255,7 @@ HOSTILE = {
     "keys of lists": ("? [1, 2]\n: 3\n", "unhashable|plain word"),
     "numbers without end": ("seed: " + "9" * 5000, "more than 400 digits"),
     "minutes of minutes": ("seed: 1" + ":1" * 50_000, "more than 400 digits|seed"),
+    "many values": ("a:\n" + "-\n" * 120_000, "more than 10,000 keys and values"),
     "much text": ("a: " + "b" * 1_000_000, "characters of YAML"),
     "objects": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
 }

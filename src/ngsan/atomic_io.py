@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import IO, Any
 
 PARTIAL = ".partial"
 """Suffix of temporary names."""
+
+MAX_SMALL = 1 << 24
+"""Bytes of the largest manifest, vocabulary or similar file that is read."""
 
 _MAX_LINKS = 40
 """Symbolic links followed in a row, as in Linux."""
@@ -112,6 +116,26 @@ def write_unseen(path: Path, content: bytes, *, name: str | Path | None = None) 
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_small(path: str | Path, max_bytes: int = MAX_SMALL) -> bytes:
+    """Reads a file that belongs to a folder, which may come from anywhere.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is a pipe or a device, or has more than `max_bytes`.
+    """
+    check_regular(path)
+    if (size := Path(path).stat().st_size) > max_bytes:
+        raise ValueError(f"{path} has {size:,} bytes, more than {max_bytes:,}: it is damaged")
+    return Path(path).read_bytes()
+
+
+def check_regular(path: str | Path) -> None:
+    """Raises a `ValueError` for a pipe or a device, which could be read for ever."""
+    mode = Path(path).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError(f"{path} is not a regular file")
 
 
 def append_line(path: str | Path, line: str) -> None:
@@ -335,7 +359,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
         FileNotFoundError: The file is missing.
         ValueError: It is damaged or was changed.
     """
-    text = Path(path).read_bytes()
+    text = read_small(path)
     try:
         content = json.loads(text)
         if not isinstance(content, dict):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -188,6 +189,18 @@ def test_images_without_features_raise(home, tmp_path, capsys):
     status = run(home, "--data", home / "scenes", "--output", tmp_path / "r.json", "--ids", listed)
     assert status == 2
     assert "elsewhere" in capsys.readouterr().err
+
+
+def test_damaged_features_are_not_scored(home, tmp_path, capsys):
+    shutil.copytree(home / "scenes", tmp_path / "scenes")
+    shard = tmp_path / "scenes" / "features" / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    target = tmp_path / "results.json"
+    assert run(home, "--data", tmp_path / "scenes", "-o", target) == 2
+    assert "shard-00000.safetensors is damaged" in capsys.readouterr().err
+    assert not target.exists()
 
 
 def test_best_device():

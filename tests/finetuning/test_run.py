@@ -91,6 +91,26 @@ def test_a_killed_run_resumes_and_gives_the_same_model(photos, rounded, quick, t
     assert [one.after for one in resumed.examples] == [one.after for one in whole.examples]
 
 
+def test_damaged_features_are_computed_again(photos, rounded, tmp_path):
+    seen = []
+
+    def listen(entry):
+        seen.append(entry)
+        if entry["event"] == "start":
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(photos, rounded, tmp_path / "mine", listen=listen)
+    (shard,) = tmp_path.rglob("mine.work/features/shard-00000.safetensors")
+    whole = shard.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    shard.write_bytes(damaged)
+    with pytest.raises(Stop):
+        run(photos, rounded, tmp_path / "mine", listen=listen, resume=True)
+    assert shard.read_bytes() == whole
+
+
 @pytest.mark.slow
 def test_a_run_with_other_captions_does_not_continue(photos, rounded, quick, tmp_path):
     def listen(entry):

@@ -594,3 +594,20 @@ def test_equal_models_are_saved_as_equal_bytes_in_every_process(tmp_path):
         assert end_of(fork(lambda name=name: write(tmp_path / name))) == 0
     found = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b", "c", "d")}
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "model.safetensors", "vocabulary.json"])
+@pytest.mark.parametrize("kind", ["pipe", "holes"])
+def test_model_folders_with_pipes_and_holes_are_refused(name, kind, tmp_path):
+    save(tmp_path)
+    (tmp_path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="missing|not a regular file|damaged|more than"):
+        load_model(tmp_path)
+    if name == "model.safetensors":
+        with pytest.raises(ValueError, match="damaged or no weights"):
+            read_metrics(tmp_path)

@@ -100,3 +100,10 @@ def test_reports_of_the_shipped_file_follow_from_their_bins():
         assert right / count == pytest.approx(report.base_rate, abs=2e-4)
         assert report.calibration_error < 0.05
         assert report.auroc > 0.69
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, bytes(1 << 25)], ids=["deep", "long"])
+def test_hostile_formulas_are_refused(content, tmp_path):
+    (tmp_path / CONFIDENCE).write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        load_formulas(tmp_path / CONFIDENCE)

@@ -213,7 +213,7 @@ def test_damaged_features_raise_and_leave_nothing(tmp_path, monkeypatch):
         train(config, folder, resume=True)
 
     # A large store is read beside the first steps; the state waits for it.
-    monkeypatch.setattr("ngsan.train.data_check._AT_ONCE", 0)
+    monkeypatch.setattr("ngsan.data.data_check._AT_ONCE", 0)
     check_files, stepped = FeatureStore.check_files, Event()
 
     def check_after_a_step(self):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -46,6 +47,16 @@ def folder(tmp_path_factory):
 def run_of(folder, **changes):
     vision = VisionConfig(images=str(folder / "pictures"), pretrained=False)
     return tiny_run(model=MODEL, data=DataConfig(folder=str(folder)), vision=vision, **changes)
+
+
+def test_damaged_boxes_raise(folder, tmp_path):
+    data = shutil.copytree(folder, tmp_path / "data")
+    shard = data / "features" / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[content.index(b"}}") + 100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=r"shard-00000.safetensors is damaged"):
+        train(run_of(data), tmp_path / "run")
 
 
 def test_batches_have_the_first_boxes_of_each_image(folder):

@@ -195,20 +195,23 @@ def _captions(
     advance_to: Callable[[int], None],
 ) -> dict[str, str]:
     """The caption of each image, from its features or its pixels."""
+    from ngsan.data.data_check import checked_features
     from ngsan.data.pictures import PictureStore
     from ngsan.data.store import FeatureStore
     from ngsan.predict.evaluate import caption_dataset
 
     _check_images(model, options.images)
-    found = caption_dataset(
-        model,
-        FeatureStore(options.data) if options.images is None else PictureStore(options.images),
-        ids,
-        decoding=decoding,
-        batch_size=options.batch_size,
-        quality=options.quality or FAST,
-        on_batch=advance_to,
-    )
+    store = FeatureStore(options.data) if options.images is None else PictureStore(options.images)
+    with checked_features(store):
+        found = caption_dataset(
+            model,
+            store,
+            ids,
+            decoding=decoding,
+            batch_size=options.batch_size,
+            quality=options.quality or FAST,
+            on_batch=advance_to,
+        )
     return {image: caption.text for image, caption in found.items()}
 
 
@@ -266,6 +269,7 @@ def _open(model: str, device: str, precision: str) -> Captioner:
 
 
 def _evaluate_answers(options: argparse.Namespace) -> None:
+    from ngsan.data.data_check import checked_features
     from ngsan.data.question_set import QuestionSet
     from ngsan.metrics.vqa import score_answers
     from ngsan.models import load_model
@@ -285,11 +289,12 @@ def _evaluate_answers(options: argparse.Namespace) -> None:
     )
     if sees:
         _check_regions(answerer, config, questions)
-    answers = best_answers(
-        answerer.float().to(best_device(options.device)),
-        questions,
-        batch_size=options.batch_size or 512,
-    )
+    with checked_features(questions.store):
+        answers = best_answers(
+            answerer.float().to(best_device(options.device)),
+            questions,
+            batch_size=options.batch_size or 512,
+        )
     rows = [{"question_id": _id(name), "answer": text} for name, text in answers.items()]
     write_output(options.output, json.dumps(rows, ensure_ascii=False) + "\n")
     say(console, f"wrote {len(answers):,} answers to {options.output}")

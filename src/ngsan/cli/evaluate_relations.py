@@ -12,6 +12,7 @@ from ngsan.atomic_io import write_output
 from ngsan.cli.output import open_console, progress_bar, say
 from ngsan.config import DecodingConfig
 from ngsan.data.captions import read_captions
+from ngsan.data.data_check import checked_features
 from ngsan.data.pictures import PictureStore
 from ngsan.data.relations import Claim, read_claims
 from ngsan.data.store import FeatureStore
@@ -38,7 +39,8 @@ def evaluate_relations(
     claims, left_out = _chosen(read_claims(options.relations), splits, store, options)
     images = sorted({claim.image for claim in claims})
     console = open_console()
-    with progress_bar(console, f"{len(claims):,} sentences", _PARTS) as advance_to:
+    sentences = progress_bar(console, f"{len(claims):,} sentences", _PARTS)
+    with checked_features(store), sentences as advance_to:
         found = score_relations(
             model,
             store,

@@ -140,9 +140,9 @@ def _mapping(values: Any, where: str) -> dict[Any, Any]:
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """The keys and values of a YAML file; raises a `ValueError` if it holds something else."""
-    from ngsan.config.yaml_text import load_yaml
+    from ngsan.config.yaml_text import read_yaml_file
 
-    values = load_yaml(Path(path).read_text(encoding="utf-8"))
+    values = read_yaml_file(path)
     return {} if values is None else _mapping(values, "file")
 
 

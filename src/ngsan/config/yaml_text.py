@@ -5,12 +5,16 @@ occur twice, whose first value would be lost in silence.
 """
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 MAX_BYTES = 1 << 18
 """Limit of a text; the longest recipe has a tenth of it."""
+
+MAX_NODES = 10_000
+"""Limit of keys and values, which take far longer to read than their text."""
 
 MAX_DEPTH = 32
 """Limit of lists and mappings within each other."""
@@ -21,12 +25,15 @@ _MAX_DIGITS = 400
 class _Loader(yaml.SafeLoader):
     """PyYAML's loader of plain values, with limits."""
 
-    depth = 0
+    depth = nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.events.AliasEvent):
             raise yaml.YAMLError(f"aliases such as *{event.anchor} are not supported{_at(event)}")
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise yaml.YAMLError(f"more than {MAX_NODES:,} keys and values{_at(event)}")
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.YAMLError(f"nested deeper than {MAX_DEPTH} levels{_at(event)}")
@@ -59,6 +66,12 @@ def _at(place: Any) -> str:
     return f", in line {mark.line + 1}, column {mark.column + 1}"
 
 
+def read_yaml_file(path: str | Path) -> Any:
+    """The value of a YAML file; see `load_yaml`."""
+    with Path(path).open(encoding="utf-8") as file:
+        return load_yaml(file.read(MAX_BYTES + 1))
+
+
 def load_yaml(text: str) -> Any:
     """The value of a YAML text.
 
@@ -67,7 +80,7 @@ def load_yaml(text: str) -> Any:
             nesting; the message is one line.
     """
     if len(text) > MAX_BYTES:
-        raise ValueError(f"{len(text):,} characters of YAML are more than {MAX_BYTES:,}")
+        raise ValueError(f"more than {MAX_BYTES:,} characters of YAML")
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, OverflowError) as error:

@@ -64,7 +64,10 @@ def is_unicode(text: str) -> bool:
 
 def shown(value: object) -> str:
     """A value for an error message, in ASCII and at most 60 characters."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except RecursionError:
+        text = "a deeply nested value"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

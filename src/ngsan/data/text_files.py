@@ -23,9 +23,10 @@ MAX_LINE = 1 << 20
 """Bytes of the longest sentence that `lines_of` accepts."""
 
 _CHUNK = 1 << 15
-_MAX_RATIO = 200
+_MAX_RATIO = 64
 _MIN_BOMB = 16 << 20
 _MAX_DEPTH = 4096
+_MAX_PLAIN = 1 << 22
 _HELD = 16
 _REPLACED = rb"\uffff"
 _LONE_SURROGATE = re.compile(
@@ -48,8 +49,8 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
         return
     try:
-        with gzip.open(path, "rb") as packed, io.BufferedReader(_Unpacked(path, packed)) as file:
-            yield cast("IO[bytes]", file)
+        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as packed:
+            yield cast("IO[bytes]", io.BufferedReader(_Unpacked(path, raw, packed)))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: damaged, or not a gzip file: {error}") from error
 
@@ -57,9 +58,8 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
 class _Unpacked(io.RawIOBase):
     """The content of a .gz file, unless it is a bomb: a small file of almost nothing but zeros."""
 
-    def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
-        self._path, self._packed = path, packed
-        self._limit = max(_MIN_BOMB, _MAX_RATIO * path.stat().st_size)
+    def __init__(self, path: Path, raw: IO[bytes], packed: gzip.GzipFile) -> None:
+        self._path, self._raw, self._packed = path, raw, packed
 
     def readable(self) -> bool:
         return True
@@ -75,7 +75,7 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         count = self._packed.readinto(buffer)
-        if self._packed.tell() > self._limit:
+        if self._packed.tell() > max(_MIN_BOMB, _MAX_RATIO * self._raw.tell()):
             raise ValueError(
                 f"{self._path}: unpacks to more than {_MAX_RATIO} times its size, which no text "
                 "does: it is damaged"
@@ -183,8 +183,14 @@ def read_items(path: str | Path, *keys: str) -> Iterator[tuple[str, int, Any]]:
                 items = ijson.items(source, f"{key}.item" if key else "item", use_float=True)
                 for number, item in enumerate(items, start=1):
                     yield key, number, _restore(item) if source.changed else item
+            except _EndlessError as error:
+                raise ValueError(f"{path}: {error}: not a file of captions or questions") from None
             except (ijson.JSONError, RecursionError) as error:
                 raise _broken_json(path, source.begin, error) from None
+
+
+class _EndlessError(ValueError):
+    """A text or a list in a JSON file is far too long to be held."""
 
 
 class _JsonSource:
@@ -198,7 +204,7 @@ class _JsonSource:
     def __init__(self, file: IO[bytes]) -> None:
         mark = file.read(len(BOM_UTF8)) == BOM_UTF8
         self.begin = self._end = file.seek(len(BOM_UTF8) if mark else 0)
-        self.changed, self._depth = False, 0
+        self.changed, self._depth, self._plain = False, 0, 0
         self._file, self._sent, self._held = file, b"", b""
 
     def read(self, size: int) -> bytes:
@@ -211,6 +217,9 @@ class _JsonSource:
             self._depth -= chunk.count(b"]") + chunk.count(b"}")
             if self._depth > _MAX_DEPTH:
                 raise RecursionError("nested too deeply")
+            self._plain = 0 if b'"' in chunk else self._plain + len(chunk)
+            if self._plain > _MAX_PLAIN:
+                raise _EndlessError(f"{_MAX_PLAIN:,} bytes without a quotation mark")
             part = self._next(chunk)
             if not chunk:
                 break
@@ -244,7 +253,7 @@ def _restore(value: Any) -> Any:
 def _broken_json(path: str | Path, begin: int, error: Exception) -> ValueError:
     """The error of a JSON file; parses it again to find the byte after `begin`."""
     parser = ijson.basic_parse_coro(found := ijson.sendable_list())
-    with open_bytes(path) as file, suppress(ijson.JSONError, RecursionError):
+    with open_bytes(path) as file, suppress(ijson.JSONError, RecursionError, SystemError):
         source = _JsonSource(file)
         byte = source.begin
         while chunk := source.read(_CHUNK):

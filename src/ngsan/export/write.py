@@ -24,7 +24,7 @@ from torch import nn
 from ngsan import __version__
 from ngsan.atomic_io import replace_folder
 from ngsan.config import config_class, from_dict
-from ngsan.config.yaml_text import load_yaml
+from ngsan.config.yaml_text import read_yaml_file
 from ngsan.export.attention import write_attention
 from ngsan.export.checking import ROUGH, check_export
 from ngsan.export.external_weights import externalize_weights
@@ -233,7 +233,7 @@ def _write_rounded(source: Path, target: Path, task: str) -> None:
     """Copies a model in 8 bits."""
     model, config, companions = load_model(source, task)
     absorb_norms(model.float())
-    content = load_yaml((source / CONFIG).read_text(encoding="utf-8"))
+    content = read_yaml_file(source / CONFIG)
     run = from_dict(config_class(task), content) if set(content) > {"model"} else None
     save_model(
         target,

@@ -114,12 +114,12 @@ def _encode(
 
 
 def _old_store(work: Path, source: str) -> FeatureStore | None:
-    """What an earlier run computed in the same way."""
+    """What an earlier run computed in the same way, unless it is damaged by now."""
     try:
         store = FeatureStore(work)
     except (FileNotFoundError, ValueError):
         return None
-    return store if store.source == source else None
+    return store if store.source == source and not store.verify() else None
 
 
 def _write_captions(work: Path, job: Job, replayed: Mapping[str, tuple[str, ...]]) -> None:

@@ -29,7 +29,7 @@ from ngsan.atomic_io import (
     write_unseen,
 )
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig, from_dict, to_yaml
-from ngsan.config.yaml_text import load_yaml
+from ngsan.config.yaml_text import read_yaml_file
 from ngsan.models.build import build_model
 from ngsan.models.quantize import SCHEME, quantize_weights, sensitive_weights
 from ngsan.models.weights import (
@@ -426,7 +426,7 @@ def _alone(config: Any) -> str:
 def _read_config(path: Path, config: type[Any]) -> Any:
     """The section `model` of a configuration file, whatever else is in it."""
     try:
-        values = load_yaml(path.read_text(encoding="utf-8"))
+        values = read_yaml_file(path)
         if not isinstance(values, dict) or "model" not in values:
             raise ValueError("no section 'model'")
         return from_dict(config, values["model"], "model")

@@ -4,8 +4,8 @@ Its metadata are text by name; `signature` among them covers the others and ever
 """
 
 import hashlib
-import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ngsan.atomic_io import check_regular
 from ngsan.models.quantize import SCHEME, dequantize_weights
 
 
@@ -66,8 +67,10 @@ def serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byt
 def read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata of a weights' file after a check of its signature, and its tensors in floats."""
     try:
-        content = path.read_bytes()  # at once, as the file may be replaced meanwhile
-        metadata = _parse(io.BytesIO(content), len(content))
+        with _opened(path) as file:  # once, as the file may be replaced meanwhile
+            metadata = _parse(file, os.fstat(file.fileno()).st_size)
+            file.seek(0)
+            content = file.read()
         tensors = load(content)
         if content_signature(tensors, metadata) != metadata["signature"]:
             raise ValueError("its content is not what its signature says")
@@ -83,10 +86,15 @@ def read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def metadata_of(path: Path) -> dict[str, str]:
     """The metadata of a weights' file, whose tensors are not read."""
     try:
-        with path.open("rb") as file:
-            return _parse(file, path.stat().st_size)
+        with _opened(path) as file:
+            return _parse(file, os.fstat(file.fileno()).st_size)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path}: damaged or no weights: {error}") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    check_regular(path)
+    return path.open("rb")
 
 
 def _parse(file: BinaryIO, size: int) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.atomic_io import write_text
+from ngsan.atomic_io import read_small, write_text
 from ngsan.predict.confidence import SCORE_RANGE
 from ngsan.predict.second_eye import SecondEye, Sight
 from ngsan.text.objects import plural_forms, words_for_objects
@@ -80,14 +80,14 @@ class Agreement:
         if not path.is_file():
             return None
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_small(path))
             if content.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
             found = cls(**{name: float(value) for name, value in content.items()})
             if not np.isfinite([*asdict(found).values()]).all():
                 raise ValueError("a value is not finite")
             return found
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path}: damaged: {error}; fit it again") from error
 
 

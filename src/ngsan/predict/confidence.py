@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.atomic_io import write_text
+from ngsan.atomic_io import read_small, write_text
 from ngsan.text.objects import find_objects
 from ngsan.vision.keywords import KeywordModel
 
@@ -166,12 +166,12 @@ def load_formulas(path: Path) -> dict[str, Formula]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_small(path))
         if content.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         return {
             name: Formula(**{**one, "report": Report(**one["report"])})
             for name, one in content.items()
         }
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged: {error}; fit it again") from error

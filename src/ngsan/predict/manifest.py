@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ngsan.atomic_io import read_small
 from ngsan.config import AnswererConfig, CaptionerConfig, TranslatorConfig, from_dict
 from ngsan.text.vocabulary import Vocabulary
 from ngsan.threads import SMALL_MODEL, check_threads
@@ -70,6 +71,9 @@ TASKS = {
 Provider = str | tuple[str, dict[str, Any]]
 """An execution provider of ONNX Runtime: its name, or its name and options."""
 
+
+MAX_GRAPH = 1 << 31
+"""Bytes of the largest ONNX file, a limit of its format."""
 
 SCALE = ".scale"
 """Suffix of the name of a quantized matrix for the name of its scales."""
@@ -188,7 +192,7 @@ class Manifest:
         if not path.is_file():
             _require(folder, TASKS[task].files)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_small(path))
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path}: damaged: {error}; export again") from error
         found = content.get("format") if isinstance(content, dict) else None
@@ -217,7 +221,7 @@ class Manifest:
 
     def content(self, path: Path) -> bytes:
         """The bytes of a graph or of the weights; raises a `ValueError` if they were changed."""
-        content = path.read_bytes()
+        content = read_small(path, MAX_GRAPH)
         if hashlib.sha256(content).hexdigest() != self.sha256.get(path.name):
             raise ValueError(
                 f"{path} is damaged or from another export: its SHA-256 is not the one in "

@@ -20,6 +20,7 @@ from ngsan.config import (
     TranslationConfig,
 )
 from ngsan.data.captions import read_captions
+from ngsan.data.data_check import checked_features
 from ngsan.data.dataset import CaptionDataset
 from ngsan.data.parallel.dataset import ParallelSplit, read_index
 from ngsan.data.question_set import QuestionSet
@@ -179,13 +180,14 @@ class Captioning(TableTask):
         found = {}
         for split in _caption_splits(config):
             dataset = open_split(config, split)
-            captions = caption_dataset(
-                captioner,
-                dataset.store,  # type: ignore[arg-type]
-                dataset.ids,
-                decoding=config.validation.decoding,
-                batch_size=config.validation.batch_size,
-            )
+            with checked_features(dataset.store):
+                captions = caption_dataset(
+                    captioner,
+                    dataset.store,  # type: ignore[arg-type]
+                    dataset.ids,
+                    decoding=config.validation.decoding,
+                    batch_size=config.validation.batch_size,
+                )
             texts = {image: caption.text for image, caption in captions.items()}
             scores = score_results(texts, dataset.references(), METRICS)
             cider = [[round(float(value), 3)] for value in scores.per_image["CIDEr"]]
@@ -308,7 +310,8 @@ class Answering(TableTask):
                 seen = [question.image in store for question in questions.questions]
                 places = np.flatnonzero(seen)
             batch = config.validation.batch_size
-            given = best_answers(model, questions, places=places, batch_size=batch)
+            with checked_features(questions.store):
+                given = best_answers(model, questions, places=places, batch_size=batch)
             asked = {question.id: question for question in questions.questions}
             scores = score_answers(given, {name: asked[name] for name in given})
             single = [[100 * scores.single[name]] for name in given]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ngsan.atomic_io import write_text
+from ngsan.atomic_io import read_small, write_text
 from ngsan.text.bpe import NORMALIZER, BytePairEncoder, byte_signs
 from ngsan.text.vocabulary import BOUNDARY
 
@@ -150,7 +150,7 @@ class Subwords:
     def load(cls, path: str | Path) -> "Subwords":
         """Reads a tokenizer file."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_small(path).decode("utf-8")
         except FileNotFoundError:
             raise ValueError(f"{path}: no tokenizer file") from None
         except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ngsan.atomic_io import write_text
+from ngsan.atomic_io import read_small, write_text
 
 BOUNDARY = 0
 """The id that starts, ends and pads every caption; it is not a word."""
@@ -235,7 +235,7 @@ class Vocabulary:
         """
         path = Path(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_small(path))
         except FileNotFoundError:
             raise ValueError(
                 f"{path}: no vocabulary file; was the folder made by ngsan data captions or ngsan "

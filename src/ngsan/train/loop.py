@@ -16,8 +16,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ngsan.data.data_check import DataCheck
 from ngsan.train.checkpointing import Checkpointer, require_finite
-from ngsan.train.data_check import DataCheck
 from ngsan.train.distributed import StoppedError
 from ngsan.train.log import Listener, Meter
 from ngsan.train.step import (

@@ -13,12 +13,12 @@ from lightning_fabric import Fabric
 from ngsan.atomic_io import release_lock, take_lock
 from ngsan.config import AnsweringConfig, TrainConfig
 from ngsan.data.captions import CAPTIONS
+from ngsan.data.data_check import DataCheck
 from ngsan.data.parallel.dataset import INDEX
 from ngsan.data.questions import QUESTIONS
 from ngsan.models.checkpoint import WEIGHTS
 from ngsan.threads import SMALL_MODEL, limit_torch_threads
 from ngsan.train.checkpointing import STATES, Checkpointer, remove_epochs, restore_model
-from ngsan.train.data_check import DataCheck
 from ngsan.train.distributed import (
     StoppedError,
     build_fabric,

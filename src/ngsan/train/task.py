@@ -212,7 +212,8 @@ class Task(ABC):
 
     def stores(self) -> list[FeatureStore]:
         """The features that are read from files."""
-        found = (getattr(split, "store", None) for split in (self.train, self.val))
+        found = [getattr(split, "store", None) for split in (self.train, self.val)]
+        found += [getattr(store, "regions", None) for store in found]  # boxes beside photographs
         return [store for store in found if isinstance(store, FeatureStore)]
 
     @abstractmethod

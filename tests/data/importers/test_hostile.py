@@ -1,10 +1,13 @@
 """Files from strangers at import: bombs, links to other files, folders without end."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
+import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import h5py
@@ -17,6 +20,7 @@ from ngsan.data import FeatureStore
 from ngsan.data.importers.features import list_files
 from ngsan.data.importers.folders import read_frames, read_npz, read_tensors
 from ngsan.data.importers.hdf5 import read_hdf5
+from ngsan.data.importers.tsv import read_tsv
 from ngsan.data.problems import Problems
 from ngsan.data.text_files import open_bytes, read_items, read_lines
 
@@ -130,6 +134,89 @@ def test_packed_arrays_of_nothing_are_not_unpacked(tmp_path):
     refused(read_npz(tmp_path, problems=Problems()), "unpacks to")
 
 
+def test_hdf5_groups_in_place_of_numbers_are_refused(tmp_path):
+    def make(file):
+        group = file.create_group("1")
+        group["features"] = group
+        group["bbox"] = BOXES
+
+    refused(hdf5(tmp_path / "cycle.h5", make), "features is a group|is a group, not numbers")
+
+
+def test_hdf5_chunks_that_lie_about_their_size_are_not_unpacked(tmp_path):
+    packer = zlib.compressobj(9)
+    bomb = b"".join(packer.compress(bytes(1 << 24)) for _ in range(8)) + packer.flush()
+
+    def pairs(file):
+        dataset = file.create_dataset(
+            "1_features", (3, 8), "f4", chunks=(3, 8), compression="gzip", shuffle=True
+        )
+        dataset.id.write_direct_chunk((0, 0), bomb)
+        file["1_boxes"] = BOXES
+
+    def rows(file):
+        dataset = file.create_dataset(
+            "features", (4, 3, 8), "f4", chunks=(2, 3, 4), compression="gzip"
+        )
+        dataset[...] = FEATURES
+        dataset.id.write_direct_chunk((2, 0, 4), bomb)
+        file["boxes"] = np.tile(BOXES, (4, 1, 1))
+        file["image_id"] = np.arange(4)
+
+    refused(hdf5(tmp_path / "pairs.h5", pairs), "unpacks to more than its 96 bytes")
+    found = hdf5(tmp_path / "rows.h5", rows)
+    assert [next(found)[1], next(found)[1]] == ["0", "1"]
+    refused(found, "unpacks to more than its 96 bytes")
+
+
+def test_large_gzip_chunks_of_honest_files_are_read(tmp_path):
+    wide = np.random.default_rng(0).random((3, 20_000), np.float32)
+
+    def make(file):
+        file.create_dataset("1_features", data=wide, chunks=wide.shape, compression="gzip")
+        file["1_boxes"] = BOXES
+
+    ((_, _, regions),) = hdf5(tmp_path / "wide.h5", make)
+    np.testing.assert_array_equal(regions.features, wide.astype(np.float16))
+
+
+def test_hdf5_filters_that_are_not_known_are_refused(tmp_path):
+    def make(file):
+        file.create_dataset("1_features", (3, 8), "i4", chunks=(3, 8), scaleoffset=0)
+        file["1_boxes"] = BOXES
+
+    refused(hdf5(tmp_path / "filter.h5", make), "is packed with filter 6")
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_npz_in_unusual_packings_are_refused(packing, tmp_path):
+    held = io.BytesIO()
+    np.save(held, FEATURES)
+    with zipfile.ZipFile(tmp_path / "1.npz", "w", packing) as archive:
+        archive.writestr("features.npy", held.getvalue())
+    refused(read_npz(tmp_path, problems=Problems()), "packed in a way that")
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        torch.empty(3, 8, device="meta"),
+        torch.zeros(3, 8).to(torch.float8_e4m3fn),
+        torch.complex(torch.zeros(3, 8), torch.zeros(3, 8)).conj(),
+    ],
+    ids=["meta", "float8", "complex"],
+)
+def test_tensors_without_numbers_are_refused(features, tmp_path):
+    torch.save({"features": features, "boxes": torch.from_numpy(BOXES)}, tmp_path / "1.pt")
+    refused(read_tensors(tmp_path, problems=Problems()), "wrong type|wrong shape")
+
+
+def test_long_headers_are_refused(tmp_path):
+    head = b"{" + b" " * (2 << 20) + b"}"
+    (tmp_path / "1.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
+    refused(read_tensors(tmp_path, problems=Problems()), "a header of 2,097,154 bytes")
+
+
 @pytest.mark.parametrize("kind", ["npy", "safetensors", "pt"])
 def test_files_full_of_holes_are_not_read(kind, tmp_path):
     path = tmp_path / f"1.{kind}"
@@ -144,7 +231,29 @@ def test_files_full_of_holes_are_not_read(kind, tmp_path):
             head = json.dumps({"features": entry}).encode()
             file.write(len(head).to_bytes(8, "little") + head)
         file.truncate(file.tell() + (1 << 30))
-    refused(read(tmp_path, problems=Problems()), "more than 536,870,912 for one image")
+    refused(read(tmp_path, problems=Problems()), "more than 134,217,728 for one image")
+
+
+@pytest.mark.parametrize("content", [b"[[" + b"{}," * (1 << 21), b'["' + b"a" * (5 << 20)])
+def test_json_without_an_end_is_not_held(content, tmp_path):
+    (tmp_path / "captions.json").write_bytes(content)
+    refused(read_items(tmp_path / "captions.json"), "bytes without a quotation mark")
+
+
+@pytest.mark.parametrize("identity", ["[" * 3000 + "]" * 3000, "9" * 5000], ids=["deep", "long"])
+def test_ids_that_cannot_be_shown_are_one_error(identity, tmp_path, capsys):
+    content = f'{{"images": [{{"id": {identity}, "file_name": "a.jpg"}}], "annotations": []}}'
+    (tmp_path / "train.json").write_text(content)
+    words = ["data", "captions", "coco", str(tmp_path / "train.json"), "-o", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_lines_of_tabs_are_one_bad_line(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"\t" * (1 << 24))
+    started = time.process_time()
+    refused(read_tsv(tmp_path / "a.tsv", problems=Problems()), "columns, not 6")
+    assert time.process_time() - started < 2
 
 
 def test_texts_of_nothing_are_not_unpacked(tmp_path):
@@ -154,7 +263,7 @@ def test_texts_of_nothing_are_not_unpacked(tmp_path):
         for _ in range(24):
             file.write(b"a" * (1 << 20))
         file.write(b'"]')
-    refused(read_items(path), "unpacks to")
+    refused(read_items(path), "unpacks to|without a quotation mark")
     refused(read_lines(path, max_bytes=-1), "unpacks to")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ngsan.data.folder_walk import walk
 from ngsan.data.ids import id_of_file
-from ngsan.data.problems import Problems
+from ngsan.data.problems import Problems, shown
 from ngsan.data.store import BadRegionsError, Regions, half_features
 from ngsan.data.store_writer import StoreWriter
 
@@ -48,7 +48,7 @@ SIZE_NAMES = ("size", "image_size")
 MARGIN = 1e-3
 """How far relative boxes may reach out of an image of unknown size."""
 
-MAX_BYTES = 1 << 29
+MAX_BYTES = 1 << 27
 """Limit of the numbers of one image or clip, unpacked."""
 
 _MIN_PIXELS = 2.0
@@ -244,7 +244,7 @@ def find_regions(names: Collection[str], get: Callable[[str], Any]) -> FoundRegi
     if feature_name is None:
         raise BadRegionsError(
             "no features",
-            f"found {', '.join(sorted(names)) or 'nothing'}, but none of "
+            f"found {', '.join(sorted(names)[:8]) or 'nothing'}, but none of "
             f"{', '.join(FEATURE_NAMES)}",
         )
     return FoundRegions(
@@ -278,7 +278,7 @@ def whole_number(name: str, value: Any) -> int:
             return int(number)
     except (ValueError, OverflowError, TypeError):
         pass
-    raise BadRegionsError("bad number", f"{name} is {value!r}, not a whole number")
+    raise BadRegionsError("bad number", f"{name} is {shown(value)}, not a whole number")
 
 
 def image_size(width: Any, height: Any) -> Size:

@@ -43,7 +43,9 @@ FRAME_SUFFIXES = (".npy",)
 
 _NPY = b"\x93NUMPY"
 _ZIP = b"PK"
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may take gigabytes to unpack
 _PICKLE = b"\x80"
+_MAX_HEADER = 1 << 20
 
 # What NumPy and PyTorch raise for files that were cut off or changed at any byte.
 _UNREADABLE = (
@@ -199,7 +201,7 @@ def _find_boxes(names: Collection[str], get: Callable[[str], Array]) -> Array:
             return get(name)
     raise BadRegionsError(
         "no boxes",
-        f"the file of boxes holds {', '.join(sorted(names)) or 'nothing'}, but none of "
+        f"the file of boxes holds {', '.join(sorted(names)[:8]) or 'nothing'}, but none of "
         f"{', '.join(BOX_NAMES)}",
     )
 
@@ -249,8 +251,13 @@ def _check_size(path: Path, file: IO[bytes]) -> None:
 def _check_packed(path: Path, file: IO[bytes]) -> None:
     """Rejects an archive that unpacks to far more than the regions of an image or clip take."""
     with zipfile.ZipFile(file) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
+        entries = archive.infolist()
     file.seek(0)
+    if any(entry.compress_type not in _PACKINGS for entry in entries):
+        raise BadRegionsError(
+            "unreadable file", f"{path} is packed in a way that NumPy and PyTorch never use"
+        )
+    size = sum(entry.file_size for entry in entries)
     if size > MAX_BYTES:
         raise too_large(f"{path} unpacks to {size:,} bytes")
 
@@ -262,6 +269,8 @@ def _load_safetensors(path: Path) -> FoundRegions:
     try:
         with path.open("rb") as opened:
             _check_size(path, opened)
+            if (head := int.from_bytes(opened.read(8), "little")) > _MAX_HEADER:
+                raise _damaged(path, ValueError(f"a header of {head:,} bytes"))
         with safe_open(path, framework="pt") as file:
             return find_regions(file.keys(), lambda name: _array(name, file.get_tensor(name)))
     except (SafetensorError, OSError) as error:
@@ -310,7 +319,11 @@ def _array(name: str, value: Any) -> Array | int | float:
             f"{name} is {tuple(value.shape)}, an expanded view of {held:,} bytes: save a copy",
         )
     value = value.detach()
-    array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    value = value.float() if value.dtype == torch.bfloat16 else value
+    try:
+        array: Array = value.resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise BadRegionsError("wrong type", f"{name} is {value.dtype}: {error}") from error
     return array
 
 

@@ -8,7 +8,9 @@
 3. Groups: a group per image, with `features`, `bbox`, and the size as datasets or attributes.
 """
 
+import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +47,11 @@ from ngsan.data.store import BadRegionsError
 ID_NAMES = ("image_id", "image_ids", "img_id", "ids")
 
 _CHUNK_CACHE = 64 * 2**20
+_GZIP, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
+_FILTERS = {_GZIP, _SHUFFLE, _FLETCHER32, _LZF}
+_GZIP_RATIO = 1032
+_SMALL_CHUNK = 1 << 24
+_SLACK = 64
 _FEATURES, _BOXES = "_features", "_boxes"
 
 # What h5py raises for files that were cut off or changed.
@@ -193,6 +200,8 @@ def _get(group: Any, name: str) -> Any:
 
 def _read(dataset: Any, where: Any = ()) -> Array:
     """A part of a dataset, unless it is far larger than the regions of an image."""
+    if not isinstance(dataset, _h5py().Dataset):
+        raise BadRegionsError("wrong type", f"{dataset.name} is a group, not numbers")
     if isinstance(where, slice):
         count = (where.stop - where.start) * math.prod(dataset.shape[1:])
     else:
@@ -201,8 +210,43 @@ def _read(dataset: Any, where: Any = ()) -> Array:
     chunk = math.prod(dataset.chunks or ())
     if chunk * dataset.dtype.itemsize > MAX_BYTES:  # it is unpacked as a whole
         raise too_large(f"{dataset.name} has chunks of {chunk:,} numbers")
+    if dataset.chunks:
+        _check_chunks(dataset, where)
     part: Array = dataset[where]
     return part
+
+
+def _check_chunks(dataset: Any, where: Any) -> None:
+    """Rejects packed chunks that unpack to more than a chunk has; HDF5 itself would unpack all."""
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    if unknown := sorted({*filters} - _FILTERS):
+        raise BadRegionsError(
+            "unknown packing", f"{dataset.name} is packed with filter {unknown[0]}: use gzip or lzf"
+        )
+    if _GZIP not in filters:
+        return
+    if filters.count(_GZIP) > 1:
+        raise BadRegionsError("unknown packing", f"{dataset.name} is packed with gzip twice")
+    height, full = dataset.chunks[0], math.prod(dataset.chunks) * dataset.dtype.itemsize
+    rows = slice(None) if where == () else where
+    rows = rows if isinstance(rows, slice) else slice(rows, rows + 1)
+    first, end, _ = rows.indices(dataset.shape[0])
+    axes = zip(dataset.shape[1:], dataset.chunks[1:], strict=True)
+    starts = (range(first // height * height, end, height), *(range(0, *axis) for axis in axes))
+    for corner in itertools.product(*starts):
+        packed = dataset.id.get_chunk_info_by_coord(corner).size
+        if packed * _GZIP_RATIO <= max(full, _SMALL_CHUNK):
+            continue
+        skipped, content = dataset.id.read_direct_chunk(corner)
+        if skipped >> filters.index(_GZIP) & 1:  # it is not packed
+            continue
+        try:
+            unpacked = zlib.decompressobj().decompress(content, full + _SLACK + 1)
+        except zlib.error as error:
+            raise BadRegionsError("unreadable data", f"cut off or damaged: {error}") from error
+        if len(unpacked) > full + _SLACK:
+            raise too_large(f"a chunk of {dataset.name} unpacks to more than its {full:,} bytes")
 
 
 def _read_attribute(group: Any, name: str) -> Any:

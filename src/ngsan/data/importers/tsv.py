@@ -48,6 +48,7 @@ MAX_LINE = 64 * 2**20
 """Bytes after which a line is too long for this format."""
 
 _READ_AHEAD = 4 * 2**20
+_MAX_CELLS = 64
 _OTHER_NAMES = {
     "img_id": "image_id",
     "img_w": "image_w",
@@ -187,8 +188,8 @@ def _cells(buffer: bytearray, begin: int, stop: int) -> list[memoryview]:
     if stop > begin and buffer[stop - 1] == ord("\r"):
         stop -= 1
     view = memoryview(buffer)
-    cells = []
-    while (tab := buffer.find(b"\t", begin, stop)) >= 0:
+    cells: list[memoryview] = []
+    while len(cells) < _MAX_CELLS and (tab := buffer.find(b"\t", begin, stop)) >= 0:
         cells.append(view[begin:tab])
         begin = tab + 1
     return [*cells, view[begin:stop]]

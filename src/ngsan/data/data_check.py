@@ -1,17 +1,18 @@
-"""Compares the features of a run with their checksums.
+"""Compares features with their checksums while they are used.
 
-A large store is read beside the first steps. Until that has ended no state is saved and no model is
-kept, so nothing that a run leaves was learned from damaged features.
+A large store is read in the background. Until that has ended, training saves no state and keeps no
+model, and an evaluation writes nothing; so nothing comes from damaged features.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from threading import Event
 
 from ngsan.data.store import FeatureStore
 
 _AT_ONCE = 256 << 20
-"""Bytes that are read before the first step, in a second or less."""
+"""Bytes that are read before anything else, in a second or less."""
 
 
 class DataCheck:
@@ -53,6 +54,15 @@ class DataCheck:
             raise
 
     def close(self) -> None:
-        """Ends the check early."""
+        """Ends the check early, if it has not ended."""
         self._stop.set()
         self._thread.shutdown()
+
+
+@contextmanager
+def checked_features(*data: object) -> Iterator[None]:
+    """Checks the feature stores among `data` during a block; its end raises a `ValueError`."""
+    stores = (one for one in data if isinstance(one, FeatureStore))
+    with closing(DataCheck(stores)) as check:
+        yield
+        check.wait()
