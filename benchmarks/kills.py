@@ -225,7 +225,9 @@ def kill(name: str, work: Work, kills: int, folder: Path, rng: random.Random) ->
             assert process.pid is not None
             no_process_left(process.pid)
             if process.exitcode == 0:
+                length *= 0.9 if done < kills else 1  # the machine is less busy than before
                 break
+            length *= 1.05
             assert process.exitcode == -9, output.with_suffix(".log").read_text()[-2000:]
             done += 1
             now = work.saved(output)

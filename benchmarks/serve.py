@@ -77,10 +77,12 @@ def request(path: str, kind: str = "", body: bytes = b"") -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def photograph(path: Path) -> bytes:
-    """The request for a photograph's caption."""
-    head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
-    body = head + path.read_bytes() + b"\r\n--edge--\r\n"
+def photograph(path: Path, quality: str) -> bytes:
+    """The request for a photograph's caption, in a quality or that of the server."""
+    part = b"--edge\r\nContent-Disposition: form-data; name="
+    image = part + b'"image"; filename="a.jpg"\r\n\r\n' + path.read_bytes() + b"\r\n"
+    named = part + b'"quality"\r\n\r\n' + quality.encode() + b"\r\n" if quality else b""
+    body = named + image + b"--edge--\r\n"
     return request("/v1/caption", "multipart/form-data; boundary=edge", body)
 
 
@@ -181,7 +183,7 @@ async def scenes(port: int, count: int) -> dict:
 async def run(port: int, options: argparse.Namespace) -> dict[str, dict]:
     """Runs all measurements."""
     paths = sorted(path for path in options.images.iterdir() if path.suffix == ".jpg")
-    requests = [photograph(path) for path in paths]
+    requests = [photograph(path, options.quality) for path in paths]
     found = {"a scene's drag": await scenes(port, 200)}
     found["one client"] = await alone(port, requests, options.single)
     found["clients at once"] = await together(port, requests, options.clients, options.seconds)
@@ -204,6 +206,7 @@ def main() -> None:
         "--requests", type=int, default=10_000, help="requests of the memory test; 0 skips it"
     )
     parser.add_argument("--images", type=Path, default=examples, help="a folder of .jpg files")
+    parser.add_argument("--quality", default="", help="fast, good or best")
     parser.add_argument("--server", default="", help="further options for `ngsan serve`")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()

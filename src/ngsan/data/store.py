@@ -256,6 +256,14 @@ class FeatureStore:
             else:
                 yield ""
 
+    def stamp(self) -> tuple[object, ...]:
+        """What differs after a file of the store was written, replaced or removed."""
+        names = (MANIFEST, *(entry.name for entry in self._files))
+        files = [self.folder / name for name in names]
+        stats = [path.stat() if path.exists() else None for path in files]
+        kept = (one and (one.st_ino, one.st_size, one.st_mtime_ns) for one in stats)
+        return (self.folder.resolve(), *kept)
+
     def _find(self, image_id: str | int) -> tuple[Shard, int] | None:
         """The shard of an image and the image's place in it."""
         # Stored ids are canonical, so a string that is found needs no other form.
