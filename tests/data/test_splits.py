@@ -114,6 +114,16 @@ def test_invalid_id_lists_raise(tmp_path: Path, content: bytes, message: str) ->
         read_id_list(path)
 
 
+def test_a_list_without_end_raises(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="/dev/zero is a device, not a file"):
+        list(read_id_list("/dev/zero"))
+    path = tmp_path / "holes"
+    with path.open("wb") as file:
+        file.truncate(1 << 25)
+    with pytest.raises(ValueError, match="overlong line"):
+        list(read_id_list(path))
+
+
 def test_id_in_two_lists_raises(tmp_path: Path) -> None:
     (tmp_path / "val.txt").write_text("1\n2\n")
     (tmp_path / "test.txt").write_text("3\n2\n")

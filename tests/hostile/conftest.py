@@ -1,4 +1,18 @@
+import resource
+
 import pytest
+
+MEMORY = 8 << 30
+"""Bytes of address space; an input that takes more fails its test, not the machine."""
+
+
+@pytest.fixture(autouse=True)
+def _memory():
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from ngsan.data.problems import Problems
 MAX_LINE = 1 << 20
 """Bytes of the longest sentence that `lines_of` accepts."""
 
+_MAX_RECORD = 1 << 24
 _CHUNK = 1 << 15
 _MAX_RATIO = 64
 _MIN_BOMB = 16 << 20
@@ -41,9 +42,12 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     """Opens a file for reading, and unpacks it if its name ends in .gz.
 
     Raises:
-        ValueError: The .gz file is damaged or cut off; raised when reading.
+        ValueError: It is a device, which may have no end; or the .gz file is damaged or cut off,
+            raised when reading.
     """
     path = Path(path)
+    if path.is_char_device():
+        raise ValueError(f"{path} is a device, not a file")
     if path.suffix.lower() != ".gz":
         with path.open("rb") as file:
             yield file
@@ -110,7 +114,7 @@ def lines_of(file: IO[bytes], *, max_bytes: int = MAX_LINE) -> Iterator[Line]:
 
     Args:
         file: Such as standard input.
-        max_bytes: Longer lines are unusable and not held in memory; -1 for no limit.
+        max_bytes: Longer lines are unusable and not held in memory.
     """
     offset, number = 0, 0
     while content := file.readline(max_bytes):
@@ -153,7 +157,7 @@ def numbered_lines(
         problems: Where lines with invalid UTF-8 are reported; None raises an error.
     """
     problems = problems or Problems()
-    for line in read_lines(path, max_bytes=-1):
+    for line in read_lines(path, max_bytes=_MAX_RECORD):
         if line.text is not None:
             yield line, line.text
             continue
