@@ -20,6 +20,7 @@ from ngsan.data import FeatureStore
 from ngsan.data.importers.features import list_files
 from ngsan.data.importers.folders import read_frames, read_npz, read_tensors
 from ngsan.data.importers.hdf5 import read_hdf5
+from ngsan.data.importers.questions import vqa_questions
 from ngsan.data.importers.tsv import read_tsv
 from ngsan.data.problems import Problems
 from ngsan.data.text_files import open_bytes, read_items, read_lines
@@ -320,3 +321,12 @@ def test_bad_files_are_counted_and_the_rest_is_read(tmp_path):
     problems = Problems(skip=True)
     assert [name for _, name, _ in read_tensors(tmp_path, problems=problems)] == ["2"]
     assert problems.counts == {"wrong shape": 1}
+
+
+def test_questions_nested_too_deeply_and_pipes_are_refused_at_once(tmp_path):
+    (tmp_path / "deep.json").write_text('{"questions":[' + "[" * 500_000)
+    os.mkfifo(tmp_path / "pipe.json")
+    start = time.process_time()
+    for name, problem in (("deep.json", "nested too deeply"), ("pipe.json", "is a pipe")):
+        refused(vqa_questions([tmp_path / name], split="train", problems=Problems()), problem)
+    assert time.process_time() - start < 4  # gigabytes, where the parser gets them
