@@ -44,6 +44,8 @@ def read_curve(path: str | Path, metric: str, label: str | None = None) -> Curve
     path = Path(path)
     points: dict[float, float] = {}
     known: dict[str, None] = {}
+    if path.is_char_device():
+        raise ValueError(f"{path} is a device, not a file")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:

@@ -132,6 +132,26 @@ def test_bad_files_are_reported_and_the_rest_extracted(tmp_path, detector, capsy
         assert text in err
 
 
+def test_names_that_are_not_utf8_are_reported_and_the_rest_extracted(tmp_path, detector, capfd):
+    (tmp_path / "images").mkdir()
+    for name in (b"good.png", b"bad\xff.png"):
+        Image.new("RGB", (32, 32)).save(tmp_path / "images" / os.fsdecode(name))
+    words = [tmp_path / "images", "--output", tmp_path / "out"]
+    assert run(*words, "--extractor", f"onnx:{detector}") == 1
+    assert list(FeatureStore(tmp_path / "out").ids()) == ["good"]
+    err = capfd.readouterr().err
+    assert "its name, which is its id, is not UTF-8; rename the file" in err
+    assert "1 images were skipped" in err
+
+
+@pytest.mark.parametrize("count", ["5000", "9" * 30, "0"])
+def test_an_absurd_number_of_threads_is_refused(tmp_path, count, capfd):
+    assert main(["extract", str(tmp_path), "-o", str(tmp_path), "--threads", count]) == 2
+    err = capfd.readouterr().err
+    assert "--threads: " in err
+    assert "is not" in err
+
+
 def test_extract_without_usable_files_raises(tmp_path, detector, capsys):
     (tmp_path / "one.jpg").write_text("no picture")
     words = ["--output", tmp_path / "data", "--extractor", f"onnx:{detector}"]

@@ -1,6 +1,7 @@
 """Captions as people have them: tables, JSON, ImageFolder and text files."""
 
 import json
+import os
 
 import pytest
 from PIL import Image
@@ -150,3 +151,24 @@ def test_names_of_two_files_are_not_guessed(photos, tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_text('{"image": "y/a.jpg", "caption": "A dog."}\n{"image": "b", "caption": "Hi."}')
     assert read(photos, path) == {"b.png": ["Hi."]}
+
+
+def test_what_cannot_be_read_is_reported_and_the_rest_used(photos, closed_folder):
+    for picture in list(photos.glob("*.*"))[:2]:
+        picture.with_suffix(".txt").write_text("a dog")
+    (photos / "closed").symlink_to(closed_folder)
+    os.mkfifo(photos / "pipe.jpg")
+    problems = Problems(skip=True)
+    assert read(photos, None, problems)
+    found = problems.examples["unreadable picture or folder"]
+    assert len(found) == 2
+    assert "closed: cannot read the folder: Permission denied" in found[1]
+    assert read(photos, photos, problems)
+    names = (str(closed_folder / "1.jpg"), "x" * 300)
+    entries = [{"image": name, "caption": "a dog"} for name in names]
+    (photos / "a.json").write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match="2 of 2 pictures are missing"):
+        read(photos, photos / "a.json")
+    os.mkfifo(photos / "metadata.csv")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read(photos, None)

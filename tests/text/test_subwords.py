@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import random
+import time
 import unicodedata
 
 import pytest
@@ -123,3 +125,14 @@ def test_wrong_files_are_named(subwords, tmp_path):
         Subwords.load(path)
     with pytest.raises(ValueError, match=f"at least {MIN_SIZE}"):
         Subwords.train(LINES, 256)
+
+
+def test_long_words_and_runs_of_marks_take_linear_time(subwords):
+    rng = random.Random(0)
+    word = "".join(rng.choices("abcdefgh", k=50_000))
+    marks = "a" + "\u0301\u0323" * 50_000
+    start = time.process_time()
+    assert subwords.decode(subwords.encode(word)) == word
+    ids = subwords.encode(marks)
+    assert time.process_time() - start < 4  # minutes, in quadratic time
+    assert subwords.decode(ids) == "\u1ea1" + "\u0323" * 49_999 + "\u0301" * 50_000

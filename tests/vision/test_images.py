@@ -614,6 +614,21 @@ def test_a_folder_that_cannot_be_read_is_yielded_and_reported(closed_folder):
         open_image(found[1])
 
 
+def test_pipes_links_to_nothing_and_paths_beyond_the_limit_are_yielded(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(22):
+        Path("d" * 200).mkdir()
+        os.chdir("d" * 200)
+    os.chdir(tmp_path)
+    gone, pipe, deep = find_images([tmp_path])
+    assert (gone.name, pipe.name, deep.name) == ("gone.jpg", "pipe.jpg", "d" * 200)
+    for path, problem in ((gone, "not found"), (pipe, "not a regular"), (deep, "name too long")):
+        with pytest.raises(ImageError, match=f"(?i){problem}"):
+            open_image(path)
+
+
 def test_folders_of_any_depth_and_names_of_any_length(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(1200):

@@ -140,6 +140,10 @@ def _name_files(paths: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     for path in paths:
         try:
             name = id_of_file(path)
+            name.encode()
+        except UnicodeEncodeError:
+            problems.append(f"{path}: its name, which is its id, is not UTF-8; rename the file")
+            continue
         except ValueError as error:
             problems.append(f"{path}: {error}")
             continue

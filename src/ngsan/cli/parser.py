@@ -199,6 +199,18 @@ def _count(help_: str, **more: Any) -> dict[str, Any]:
     return {"metavar": "N", "type": positive, "help": help_, **more}
 
 
+def _threads(text: str) -> int:
+    """A number of threads that a process may sensibly have."""
+    from ngsan.threads import check_threads
+
+    count = positive(text)
+    try:
+        check_threads(count)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("threads: ")) from None
+    return count
+
+
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "model": _text("model folder (default: the shipped model)", "DIR"),
     "data": _text("dataset folder", "DIR"),
@@ -223,7 +235,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "also looks at the photograph mirrored and at its middle (default: good, or fast for a "
         "model without agreement.json)",
     },
-    "threads": _count("CPU threads (default: one per core)"),
+    "threads": _count("CPU threads (default: one per core)", type=_threads),
     "batch-size": _count("inputs per batch"),
     "seed": {"metavar": "N", "type": natural, "help": "seed of the random numbers"},
     "metrics": _text("metrics to compute, separated by commas", "NAMES"),

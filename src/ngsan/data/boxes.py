@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ngsan.data.ids import canonical_id
 from ngsan.data.results import read_json
+from ngsan.data.text_files import open_bytes
 
 _MOST = 2.0
 """Above it, a relative number is a pixel; boxes may reach beyond the image."""
@@ -82,7 +83,7 @@ def read_boxes(path: str | Path) -> dict[str, NDArray[np.float32]]:
         ValueError: The file is something else; names the place.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         packed = file.read(2) == b"PK"  # every npz file is a zip
     found = _packed_boxes(path) if packed else _annotated_boxes(path)
     boxes = {}

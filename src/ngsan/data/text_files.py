@@ -181,16 +181,38 @@ def read_items(path: str | Path, *keys: str) -> Iterator[tuple[str, int, Any]]:
         ValueError: The JSON is broken or ends too early; names the file and the byte.
     """
     for key in keys or ("",):
-        with open_bytes(path) as file:
-            source = _JsonSource(file)
-            try:
-                items = ijson.items(source, f"{key}.item" if key else "item", use_float=True)
-                for number, item in enumerate(items, start=1):
-                    yield key, number, _restore(item) if source.changed else item
-            except _EndlessError as error:
-                raise ValueError(f"{path}: {error}: not a file of captions or questions") from None
-            except (ijson.JSONError, RecursionError) as error:
-                raise _broken_json(path, source.begin, error) from None
+        with _json_source(path) as source:
+            items = ijson.items(source, f"{key}.item" if key else "item", use_float=True)
+            for number, item in enumerate(items, start=1):
+                yield key, number, _restore(item) if source.changed else item
+
+
+def first_array(path: str | Path, *keys: str) -> str | None:
+    """Which of some arrays the object in a JSON file has first; None if it has none.
+
+    Raises:
+        ValueError: The JSON before that is broken or ends too early.
+    """
+    with _json_source(path) as source:
+        for name, event, _ in ijson.parse(source):
+            if event == "start_array" and name in keys:
+                return str(name)
+    return None
+
+
+@contextmanager
+def _json_source(path: str | Path) -> "Iterator[_JsonSource]":
+    """Opens a JSON file for the parser, whose errors become a `ValueError` with file and byte."""
+    if Path(path).is_fifo():  # opening it might wait for ever, and it cannot be read twice
+        raise ValueError(f"{path} is a pipe, not a file")
+    with open_bytes(path) as file:
+        source = _JsonSource(file)
+        try:
+            yield source
+        except _EndlessError as error:
+            raise ValueError(f"{path}: {error}: not a file of captions or questions") from None
+        except (ijson.JSONError, RecursionError) as error:
+            raise _broken_json(path, source.begin, error) from None
 
 
 class _EndlessError(ValueError):

@@ -13,13 +13,14 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from ngsan.data.captions import ImageCaptions
+from ngsan.data.folder_walk import walk
 from ngsan.data.ids import canonical_id
 from ngsan.data.importers.captions_json import coco_captions, karpathy_captions
 from ngsan.data.importers.captions_text import Row, csv_rows, json_rows
 from ngsan.data.problems import Problems, caption_text, shown
 from ngsan.data.splits import canonical_split
-from ngsan.data.text_files import read_items
-from ngsan.vision.images import find_images
+from ngsan.data.text_files import MAX_LINE, read_items
+from ngsan.vision.images import ImageError, find_images, is_file, open_file
 
 IMAGE_NAMES = (
     "image",
@@ -97,7 +98,7 @@ def read_photos(
     folder = Path(photos)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of photographs")
-    files = _Files(folder)
+    files = _Files(folder, problems)
     found: dict[Path, CaptionedPhoto] = {}
     entries = bad = 0
     for entry in _entries(folder, None if captions is None else Path(captions), files, problems):
@@ -137,21 +138,28 @@ class _Entry:
 class _Files:
     """The pictures of a folder, by whatever name captions give them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, problems: Problems) -> None:
+        self.folder, self._problems = folder, problems
 
     def find(self, name: str, base: Path) -> Path | None:
         """The file of a picture; None if there is none."""
         name = name.replace("\\", "/")
         for path in (base / name, self.folder / name):
-            if path.is_file():
+            if is_file(path):
                 return path
         return self._names.get(PurePosixPath(name).name) or self._ids.get(canonical_id(name))
 
     @cached_property
     def all(self) -> list[Path]:
-        """All pictures of the folder."""
-        return [path for path in find_images([self.folder]) if path.is_file()]
+        """All pictures of the folder; what cannot be opened is reported."""
+        found = []
+        for path in find_images([self.folder]):
+            try:
+                open_file(path).close()
+                found.append(path)
+            except ImageError as error:
+                self._problems.report("unreadable picture or folder", str(path), str(error))
+        return found
 
     @cached_property
     def _names(self) -> dict[str, Path]:
@@ -176,7 +184,8 @@ def _entries(
     folder: Path, captions: Path | None, files: _Files, problems: Problems
 ) -> Iterator[_Entry]:
     if captions is None:
-        tables = [path for name in METADATA for path in sorted(folder.rglob(name))]
+        within = sorted(walk(folder, lambda _: None))  # `files.all` reports what cannot be read
+        tables = [path for name in METADATA for path in within if path.name == name]
         if not tables:
             yield from _text_files(files, folder, problems)
         for path in tables:
@@ -203,13 +212,19 @@ def _text_files(files: _Files, folder: Path, problems: Problems) -> Iterator[_En
         text = path.with_suffix(".txt")
         if folder != files.folder:
             text = folder / text.relative_to(files.folder)
-        if not text.is_file():
+        if not is_file(text):
             continue
         found = True
+        if text.stat().st_size > MAX_LINE:
+            problems.report("overlong captions", str(text), f"it has more than {MAX_LINE:,} bytes")
+            continue
         try:
             lines = text.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             problems.report("invalid UTF-8", str(text), str(error))
+            continue
+        except OSError as error:
+            problems.report("unreadable captions", str(text), str(error.strerror))
             continue
         texts = tuple(" ".join(line.split()) for line in lines if line.strip())
         if not texts:
@@ -223,6 +238,8 @@ def _text_files(files: _Files, folder: Path, problems: Problems) -> Iterator[_En
 
 
 def _table(path: Path, base: Path, problems: Problems) -> Iterator[_Entry]:
+    if not is_file(path):  # opening a pipe would wait
+        raise ValueError(f"{path} is not a regular file: remove it, or pass a file of captions")
     with path.open("rb") as file:
         start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"{"):

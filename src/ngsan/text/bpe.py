@@ -7,11 +7,15 @@ that a translation does not need.
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import groupby, pairwise
 
 _SPACE = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
 _SPACES = re.compile(f"[{_SPACE}]+")
 _PARTS = re.compile(rf"'(?:s|t|re|ve|m|ll|d)| ?[^\W_]+| ?(?:[^\w{_SPACE}]|_)+")
+
+_MANY = 1000
+"""Characters from which combining marks are sorted before a text is normalised."""
 
 NORMALIZER = {
     "type": "Sequence",
@@ -42,7 +46,7 @@ _SIGN_OF = {byte: sign for sign, byte in byte_signs().items()}
 
 def split(text: str) -> Iterator[str]:
     """The words of a text, each with the space before it; numbers and other runs are words, too."""
-    text = _SPACES.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
+    text = _SPACES.sub(" ", _normalized(text)).strip(" ")
     if not text:
         return
     for part in _PARTS.findall(f" {text}"):
@@ -83,13 +87,43 @@ class BytePairEncoder:
         return found
 
     def _encode_word(self, word: str) -> list[int]:
+        # A heap of pairs by rank and place: a word may be as long as a line, and trying all pairs
+        # again after each merge would take time quadratic in its length.
         pieces = [_SIGN_OF[byte] for byte in word.encode("utf-8", errors="replace")]
-        never = len(self._ranks)
-        while len(pieces) > 1:
-            ranks = [self._ranks.get(pair, never) for pair in pairwise(pieces)]
-            best = min(ranks)
-            if best == never:
-                break
-            place = ranks.index(best)
-            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        return [self._ids[piece] for piece in pieces]
+        end = len(pieces)
+        left, right = list(range(-1, end - 1)), list(range(1, end + 1))
+        waiting = [
+            (self._ranks[pair], place)
+            for place, pair in enumerate(pairwise(pieces))
+            if pair in self._ranks
+        ]
+        heapify(waiting)
+        while waiting:
+            rank, place = heappop(waiting)
+            other = right[place]
+            if other >= end or self._ranks.get((pieces[place], pieces[other])) != rank:
+                continue  # one of the two was merged with another piece
+            pieces[place] += pieces[other]
+            pieces[other] = ""
+            right[place] = right[other]
+            if right[place] < end:
+                left[right[place]] = place
+            for first in (left[place], place):
+                second = right[first] if first >= 0 else end
+                if second < end and (pair := (pieces[first], pieces[second])) in self._ranks:
+                    heappush(waiting, (self._ranks[pair], first))
+        return [self._ids[piece] for piece in pieces if piece]
+
+
+def _normalized(text: str) -> str:
+    """The text in NFC.
+
+    Note: Runs of combining marks are sorted before, for which `unicodedata` would take time
+        quadratic in their length.
+    """
+    if len(text) > _MANY:
+        text = "".join(
+            "".join(sorted(run, key=unicodedata.combining) if marks else run)
+            for marks, run in groupby(text, lambda sign: unicodedata.combining(sign) > 0)
+        )
+    return unicodedata.normalize("NFC", text)

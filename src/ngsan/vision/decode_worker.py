@@ -126,12 +126,14 @@ def _decode(source: Any, head: Head) -> tuple[list[NDArray[np.uint8]], tuple[int
 def _may_lack_memory(source: bytes | IO[bytes], memory: int) -> bool:
     """Whether a file that was reported as damaged may have needed more memory than `memory`."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    file.seek(0)
-    is_webp = file.read(4) == b"RIFF"  # its decoder fails before it reports a size
-    file.seek(0)
+    is_webp = False
     try:
-        with reading("the image"), open_checked(file, FORMATS) as image:
-            return image.width * image.height * _BYTES_PER_PIXEL > memory
+        with reading("the image"):  # also of what cannot be read, such as a damaged disk
+            file.seek(0)
+            is_webp = file.read(4) == b"RIFF"  # its decoder fails before it reports a size
+            file.seek(0)
+            with open_checked(file, FORMATS) as image:
+                return image.width * image.height * _BYTES_PER_PIXEL > memory
     except ImageError:
         return is_webp
 

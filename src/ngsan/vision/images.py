@@ -174,8 +174,8 @@ def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
 
     Yields:
         Files in the order of `paths`, and within a folder or pattern by name. Hidden files and
-        folders, and links to a parent folder, are skipped. Missing files, and folders that cannot
-        be read, are yielded, too; `open_image` reports them.
+        folders, and links to a parent folder, are skipped. Missing files, pipes, links to
+        nothing, and folders that cannot be read, are yielded, too; `open_image` reports them.
     """
     for given in paths:
         if not str(given):  # "" would mean the current folder
@@ -200,17 +200,35 @@ def _in_folder(top: Path) -> Iterator[Path]:
         if real in above:
             continue
         try:
-            entries = list_folder(folder)
-        except ImageError:
+            pictures, folders = _look_into(folder)
+        except OSError:
             yield folder
             continue
-        folders = [entry for entry in entries if is_folder(entry)]
-        yield from (
-            entry
-            for entry in entries
-            if entry.suffix.lower() in IMAGE_SUFFIXES and entry not in folders and _is_file(entry)
-        )
-        waiting += [(entry, (*above, real)) for entry in reversed(folders)]
+        yield from sorted(pictures)
+        waiting += [(path, (*above, real)) for path in sorted(folders, reverse=True)]
+
+
+def _look_into(folder: Path) -> tuple[list[Path], list[Path]]:
+    """What is named like an image in a folder, and the folders in it; nothing that is hidden."""
+    pictures, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = folder / entry.name
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                folders.append(path)
+            elif path.suffix.lower() in IMAGE_SUFFIXES:  # pipes, too; reading reports them
+                pictures.append(path)
+    return pictures, folders
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry leads to a folder, also where its path is too long to be looked at."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere
+        return False
 
 
 def list_folder(folder: Path) -> list[Path]:
@@ -230,14 +248,9 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def _is_file(path: Path) -> bool:
-    """Whether a path leads to a file, or to what cannot be looked at, which reading reports."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:  # a link to nothing
-        return False
-    except OSError:
-        return True
+def is_file(path: Path) -> bool:
+    """Whether a path leads to a regular file; False if that cannot be found out."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 @contextmanager

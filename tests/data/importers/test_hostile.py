@@ -14,12 +14,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from ngsan.__main__ import main
 from ngsan.data import FeatureStore
 from ngsan.data.importers.features import list_files
 from ngsan.data.importers.folders import read_frames, read_npz, read_tensors
 from ngsan.data.importers.hdf5 import read_hdf5
+from ngsan.data.importers.questions import vqa_questions
 from ngsan.data.importers.tsv import read_tsv
 from ngsan.data.problems import Problems
 from ngsan.data.text_files import open_bytes, read_items, read_lines
@@ -320,3 +322,33 @@ def test_bad_files_are_counted_and_the_rest_is_read(tmp_path):
     problems = Problems(skip=True)
     assert [name for _, name, _ in read_tensors(tmp_path, problems=problems)] == ["2"]
     assert problems.counts == {"wrong shape": 1}
+
+
+def test_questions_nested_too_deeply_and_pipes_are_refused_at_once(tmp_path):
+    (tmp_path / "deep.json").write_text('{"questions":[' + "[" * 500_000)
+    os.mkfifo(tmp_path / "pipe.json")
+    start = time.process_time()
+    for name, problem in (("deep.json", "nested too deeply"), ("pipe.json", "is a pipe")):
+        refused(vqa_questions([tmp_path / name], split="train", problems=Problems()), problem)
+    assert time.process_time() - start < 4  # gigabytes, where the parser gets them
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["score", "RESULTS", "--references", "RESULTS", "--boxes", "zero.json"],
+        ["score", "zero.json", "--check-submission"],
+        ["extract", "PHOTOS", "--output", "out", "--source", "boxes", "zero.json"],
+        ["fit", "confidence", "PHOTOS", "--data", "data", "--boxes", "zero.json", "--output", "o"],
+        ["plot", "metrics", "zero.json", "--output", "p.png"],
+    ],
+    ids=["boxes", "submission", "extract", "fit", "plot"],
+)
+def test_devices_are_refused_by_every_command(words, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "PHOTOS").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "PHOTOS" / "1.png")
+    (tmp_path / "RESULTS").write_text('[{"image_id": 1, "caption": "a dog"}]')
+    assert main(words) == 2
+    assert "zero.json is a device, not a file" in capfd.readouterr().err

@@ -1,18 +1,15 @@
 """VQA's files of questions and of annotations with the answers, as .json or .json.gz."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
-import ijson
-
 from ngsan.data.problems import Problems, caption_text, entry_fields, image_id, is_unicode, shown
 from ngsan.data.questions import Question
 from ngsan.data.splits import canonical_split, split_of_file
-from ngsan.data.text_files import open_bytes, read_items
+from ngsan.data.text_files import first_array, read_items
 
 
 class _Answered(NamedTuple):
@@ -74,12 +71,10 @@ def vqa_questions(
 
 def _kind(path: str | Path) -> str:
     """The array that the file has; reads no farther than its beginning."""
-    with open_bytes(path) as file, suppress(ijson.JSONError):
-        for name, event, _ in ijson.parse(file):
-            if event == "start_array" and name in ("questions", "annotations"):
-                return str(name)
-    list(read_items(path, "questions"))  # raises if the JSON is broken
-    raise ValueError(f"{path} has neither questions nor annotations")
+    kind = first_array(path, "questions", "annotations")
+    if kind is None:
+        raise ValueError(f"{path} has neither questions nor annotations")
+    return kind
 
 
 class _Entry(NamedTuple):
