@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -283,3 +284,14 @@ def test_large_files_one_after_the_other():
     content = files.png(4500, 4500, colour=6) + bytes(25_000_000)
     for _ in range(6):
         assert service.squares(content, (8,)).size == (4500, 4500)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+def test_a_file_that_the_disk_cannot_read_does_not_end_the_process():
+    lost = []
+    with (
+        closing(DecodingService(1, on_lost=lost.append)) as service,
+        pytest.raises(ImageError, match="Input/output error"),
+    ):
+        service.picture(Path("/proc/self/mem"))
+    assert not lost
