@@ -149,7 +149,8 @@ def test_command_writes_the_report_as_it_goes(scenes, tmp_path, monkeypatch, cap
     monkeypatch.setattr(reproduce_paper, "write_report", follow)
     line = [
         "reproduce", "paper", "--preset=small", "--data", str(scenes), "--output", str(tmp_path),
-        "--seeds=1", "--model.dim=16", "--cross_entropy.epochs=1", "--self_critical.epochs=1",
+        "--seeds=1", "--model.dim=16", "--model.hidden_dim=16", "--cross_entropy.epochs=1",
+        "--self_critical.epochs=1",
     ]  # fmt: skip
     assert main(line) == 0
     assert "So far: 1 run left, about 1 minute." in texts[0]
