@@ -45,11 +45,11 @@ def card_of(painter):
     return ServedModel("painter", ROOT, captioner, (2, 2))
 
 
-def make_app(painter=None, **settings):
-    """An application with one worker, for a deterministic order."""
+def make_app(painter=None, decoding=None, **settings):
+    """An application with one worker, for a deterministic order; its end closes `decoding`."""
     made = ServeSettings(**{"workers": 1, "batch_size": 8} | settings)
     model = card_of(GatedPainter() if painter is None else painter)
-    return build_app(made, model=model, decoding=shared_service())
+    return build_app(made, model=model, decoding=decoding or shared_service())
 
 
 def client_of(app, address="127.0.0.1", **options):

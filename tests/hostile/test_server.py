@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from ngsan.vision.decoding import DecodingService
 from tests.app.stand_in import ask, make_app
 from tests.hostile import attacks, soak
 from tests.hostile.limits import FULL, SECONDS
@@ -54,7 +55,7 @@ def test_the_api_follows_its_description(mode, tally):
         conformance.status_code_conformance,
         conformance.content_type_conformance,
     )
-    app = make_app(allowed_hosts="*")
+    app = make_app(decoding=DecodingService(1), allowed_hosts="*")
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     written = ask(app, "GET", "/openapi.json").json()
     calls = 0
